@@ -23,7 +23,7 @@ use std::{
 
 use dev::Outcome;
 use edge_project::{
-    EdgeProject, load, median, millis, processor_ticks, proportional_memory, repeat,
+    EdgeProject, end_all, load, median, millis, processor_ticks, proportional_memory, repeat,
 };
 use tokio::{net::UnixStream, time::sleep};
 
@@ -39,7 +39,7 @@ const PACKAGE: &str = "import { createClient } from 'npm:@supabase/supabase-js@2
                        Deno.serve(() => new Response(client ? '[{}]' : ''))";
 
 fn main() -> Outcome<()> {
-    edge_project::run(async |kits| run(&kits).await)
+    edge_project::run("functions", async |kits| run(&kits).await)
 }
 
 async fn run(kits: &Path) -> Outcome<()> {
@@ -116,7 +116,10 @@ impl Setup {
     fn pids(&self) -> Outcome<Vec<i32>> {
         let mut pids = Vec::new();
         for folder in self.folders()? {
-            let record = fs::read_to_string(folder.join("launched"))?;
+            // Absent while a process is replaced.
+            let Ok(record) = fs::read_to_string(folder.join("launched")) else {
+                continue;
+            };
             let pid: i32 = record.split(' ').next().unwrap_or_default().parse()?;
             if Path::new("/proc").join(pid.to_string()).exists() {
                 pids.push(pid);
@@ -179,14 +182,7 @@ impl Setup {
         let value = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         let body = format!(r#"[{{"name": "ROUND", "value": "{}"}}]"#, value.as_nanos());
         self.0.gantry.send("POST", &path, &body)?;
-        for pid in self.pids()? {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-        // The ended processes are noticed and their folders left.
-        sleep(Duration::from_millis(300)).await;
-        Ok(())
+        end_all(|| self.pids()).await
     }
 
     /// Compares a deployment until it answers with the runtime started by hand.

@@ -26,14 +26,15 @@ use std::{
 
 use dev::{Outcome, PASSWORD};
 use edge_project::{
-    EdgeProject, REQUESTS, load, median, millis, processor_ticks, proportional_memory, repeat,
+    EdgeProject, REQUESTS, end_all, load, median, millis, processor_ticks, proportional_memory,
+    repeat,
 };
 use futures_util::future::try_join_all;
 use tokio::{net::UnixStream, time::sleep};
 use tokio_postgres::{Client, NoTls};
 
 const ROUNDS: usize = 5;
-/// Starts of an instance. More failures in ten minutes make Gantry wait a minute.
+/// Starts of an instance.
 const STARTS: usize = 4;
 const PATH: &str = "/todos?select=*";
 const TABLE: &str = "{\"query\": \"create table if not exists todos (id int, task text); grant select on todos to anon; \
@@ -42,7 +43,7 @@ const TABLE: &str = "{\"query\": \"create table if not exists todos (id int, tas
 const PROJECTS: usize = 100;
 
 fn main() -> Outcome<()> {
-    edge_project::run(async |kits| run(&kits).await)
+    edge_project::run("rest", async |kits| run(&kits).await)
 }
 
 async fn run(kits: &Path) -> Outcome<()> {
@@ -160,13 +161,11 @@ impl Setup {
         let mut stream = self.edge.connect().await?;
         let alone = repeat(&mut stream, &keyed, REQUESTS).await?;
         let own = self.instance()?;
-        for pid in pids.into_iter().filter(|pid| *pid != own) {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
-            }
-        }
-        // Gantry waits up to eight seconds after a failure.
-        sleep(Duration::from_secs(9)).await;
+        end_all(|| {
+            let all = self.instances()?.into_iter();
+            Ok(all.filter(|pid| *pid != own).collect())
+        })
+        .await?;
         let done = AtomicBool::new(false);
         let storm = async {
             let all = projects.iter().map(|(host, key)| self.first_row(host, key));
@@ -299,10 +298,7 @@ impl Setup {
                 fs::read_to_string(self.folder.join("i/rest.conf"))?
             };
             own.push(millis(self.by_hand(&program, &config).await?));
-            let pid = rustix::process::Pid::from_raw(self.instance()?).ok_or("no pid")?;
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
-            // Gantry waits up to eight seconds after repeated failures.
-            sleep(Duration::from_secs(9)).await;
+            end_all(|| self.instances()).await?;
             ours.push(millis(self.first_request().await?));
         }
         let (ours, own) = (median(ours), median(own));
@@ -380,7 +376,10 @@ impl Drop for Process {
 
 /// Returns PostgREST in a folder of kits.
 fn program(kits: &Path) -> Outcome<PathBuf> {
-    for version in fs::read_dir(kits.join("rest"))?.flatten() {
+    let folder = kits.join("rest");
+    let listed = fs::read_dir(&folder);
+    let listed = listed.map_err(|error| format!("{}: {error}", folder.display()))?;
+    for version in listed.flatten() {
         let program = version.path().join("bin/postgrest");
         if program.exists() {
             return Ok(program);

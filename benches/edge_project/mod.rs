@@ -26,18 +26,50 @@ use crate::dev::{Dev, Outcome, free_port};
 /// Requests per connection and round.
 pub(crate) const REQUESTS: usize = 400;
 
-/// Runs a benchmark with the folder of programs on the command line, or that of the tests.
-pub(crate) fn run<F>(bench: impl FnOnce(PathBuf) -> F) -> Outcome<()>
+/// Runs a benchmark of a service with the folder of programs on the command line, or that of the
+/// tests.
+///
+/// Errors: the name of what is missing, and how to get it.
+pub(crate) fn run<F>(service: &str, bench: impl FnOnce(PathBuf) -> F) -> Outcome<()>
 where
     F: Future<Output = Outcome<()>>,
 {
     let kits = env::args().skip(1).find(|argument| argument != "--bench");
     let kits = kits.unwrap_or_else(|| "/var/tmp/gantry-test-kits".to_owned());
+    if !Path::new(&kits).join(service).is_dir() {
+        return Err(format!(
+            "there is no program of the service {service} in {kits}; get it with \
+             `gantry service install {service} --data-dir DIR`, and name DIR/kits after `--`"
+        )
+        .into());
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
     runtime.block_on(bench(kits.into()))
+}
+
+/// Kills processes, and those that replace them at once, so that the next request starts one.
+pub(crate) async fn end_all(pids: impl Fn() -> Outcome<Vec<i32>>) -> Outcome<()> {
+    let deadline = Instant::now() + Duration::from_mins(1);
+    loop {
+        let living = pids()?;
+        for pid in &living {
+            if let Some(pid) = rustix::process::Pid::from_raw(*pid) {
+                // It may have ended.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        // Longer than the start of a process takes.
+        sleep(Duration::from_secs(1)).await;
+        if living.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err("the processes of a service do not end".into());
+        }
+    }
 }
 
 /// A project that runs, its keys, and the addresses of its services.

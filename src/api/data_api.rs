@@ -54,6 +54,11 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
+/// Defaults of PostgREST for its sessions with the database, which no setting changes, in seconds.
+pub(super) const POOL_ACQUISITION_SECS: u32 = 10;
+pub(super) const POOL_LIFETIME_SECS: u32 = 1800;
+pub(super) const POOL_IDLE_SECS: u32 = 30;
+
 /// Settings of a Data API.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1PostgrestConfigResponse")]
@@ -66,12 +71,12 @@ struct RestConfig {
     db_extra_search_path: String,
     /// Sessions with the database. `null`: chosen by the server.
     db_pool: Option<u32>,
-    /// Seconds to wait for a session. `null`: the default of PostgREST. Clients require the field.
-    db_pool_acquisition_timeout: Option<u32>,
-    /// Seconds after which a session ends. `null`: the default of PostgREST.
-    db_pool_max_lifetime: Option<u32>,
-    /// Seconds without use after which a session ends. `null`: the default of PostgREST.
-    db_pool_max_idletime: Option<u32>,
+    /// Seconds to wait for a session.
+    db_pool_acquisition_timeout: u32,
+    /// Seconds after which a session ends.
+    db_pool_max_lifetime: u32,
+    /// Seconds without use after which a session ends.
+    db_pool_max_idletime: u32,
 }
 
 impl From<RestSettings> for RestConfig {
@@ -81,9 +86,9 @@ impl From<RestSettings> for RestConfig {
             max_rows: settings.max_rows,
             db_extra_search_path: settings.db_extra_search_path,
             db_pool: settings.db_pool,
-            db_pool_acquisition_timeout: None,
-            db_pool_max_lifetime: None,
-            db_pool_max_idletime: None,
+            db_pool_acquisition_timeout: POOL_ACQUISITION_SECS,
+            db_pool_max_lifetime: POOL_LIFETIME_SECS,
+            db_pool_max_idletime: POOL_IDLE_SECS,
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    api::context::ApiContext,
+    api::{context::ApiContext, data_api},
     base::{
         error::{Context, Error},
         ids::ProjectRef,
@@ -203,10 +203,9 @@ async fn api(context: &ApiContext, project: &Project) -> Result<ApiSection, Erro
         db_schema: settings.db_schema,
         db_extra_search_path: settings.db_extra_search_path,
         max_rows: settings.max_rows,
-        // Defaults of PostgREST, in seconds.
-        db_pool_acquisition_timeout: 10,
-        db_pool_max_lifetime: 1800,
-        db_pool_max_idletime: 30,
+        db_pool_acquisition_timeout: data_api::POOL_ACQUISITION_SECS,
+        db_pool_max_lifetime: data_api::POOL_LIFETIME_SECS,
+        db_pool_max_idletime: data_api::POOL_IDLE_SECS,
         db_pool: settings.db_pool,
     })
 }

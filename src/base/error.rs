@@ -338,7 +338,7 @@ impl Error {
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
             Self::Busy { .. } => {
-                "ThrottlerException: Too Many Requests: other queries are still running. Wait the seconds of Retry-After.".into()
+                "ThrottlerException: Too Many Requests: other requests of this kind are still running. Wait the seconds of Retry-After.".into()
             }
             Self::TooManyLookUps => {
                 "ThrottlerException: Too Many Requests: too many names were asked for that are not yours. Wait the seconds of Retry-After, and correct the names.".into()

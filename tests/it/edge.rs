@@ -12,7 +12,12 @@ mod rules;
 mod sharing;
 mod tunnels;
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use gantry::{
@@ -37,7 +42,7 @@ use rustls::{
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinSet,
     time::timeout,
 };
@@ -164,6 +169,16 @@ impl Gate {
         self.client_of(&self.host()).await
     }
 
+    /// Connects from another address of this machine.
+    pub(crate) async fn client_from(&self, source: Ipv4Addr) -> Client {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        let stream = socket.connect(self.https).await.unwrap();
+        let mut config = self.trusting();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Client(handshake(stream, &self.host(), config).await.unwrap())
+    }
+
     async fn client_of(&self, name: &str) -> Client {
         Client(self.connect(name, &["http/1.1"]).await.unwrap())
     }
@@ -214,6 +229,14 @@ async fn connect(
     config: ClientConfig,
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await.unwrap();
+    handshake(stream, name, config).await
+}
+
+async fn handshake(
+    stream: TcpStream,
+    name: &str,
+    config: ClientConfig,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     timeout(
         PATIENCE,

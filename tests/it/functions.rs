@@ -369,6 +369,19 @@ async fn concurrent_deployments_of_one_function_are_one_version() {
 }
 
 #[tokio::test]
+async fn twenty_deployments_at_once_all_succeed() {
+    let app = app().await;
+    let entry = json!({"entrypoint_path": "index.ts"});
+    let queries: Vec<String> = (0..20).map(|n| format!("slug=f{n}")).collect();
+    let all = queries
+        .iter()
+        .map(|query| deploy(&app, query, &entry, &[("index.ts", "1")]).send());
+    for answer in join_all(all).await {
+        answer.expect(201);
+    }
+}
+
+#[tokio::test]
 async fn stored_version_becomes_live_by_the_switch() {
     let app = app().await;
     let entry = json!({"entrypoint_path": "index.ts"});

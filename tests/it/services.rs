@@ -38,10 +38,11 @@ use gantry::{
         projects::lease,
         service_proxy::upstreams::{Service, UpstreamAddress},
         services,
-        services::{ServiceOptions, ServiceUse, Unavailable, shelf::KitShelf},
+        services::{ServiceCaller, ServiceOptions, ServiceUse, Unavailable, shelf::KitShelf},
     },
     platform::http::Transport,
 };
+use rustix::process::Pid;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     time::timeout,
@@ -50,7 +51,7 @@ use uuid::Uuid;
 
 use crate::support::{
     Node, TestApp,
-    machine::{Machine, PATIENCE, host},
+    machine::{Machine, PATIENCE, host, kill},
     settings,
 };
 
@@ -128,6 +129,22 @@ impl Floor {
         acquire(node, self.id(project).await, project).await
     }
 
+    /// Uses the service of the home project for a request of this client.
+    async fn acquire_for(&self, client: [u8; 4]) -> Result<ServiceUse, Unavailable> {
+        let project = &self.app.home.project;
+        let at = (self.id(project).await, project);
+        let caller = Some(ServiceCaller::of_address(client.into()));
+        let keys = Arc::new(AcceptedKeys::default());
+        services::acquire(&self.node.app, at, Service::Rest, &keys, caller).await
+    }
+
+    /// Kills the process of the home project's instance, and waits until this was noticed.
+    async fn kill_instance(&self) {
+        let pid = self.pid(&self.node).await.unwrap();
+        kill(Pid::from_raw(pid).unwrap()).await;
+        until(async || self.pid(&self.node).await != Some(pid)).await;
+    }
+
     /// Returns the pid of the home project's instance.
     async fn pid(&self, node: &Node) -> Option<i32> {
         let id = self.id(&self.app.home.project).await;
@@ -177,7 +194,7 @@ async fn acquire(
     project: &ProjectRef,
 ) -> Result<ServiceUse, Unavailable> {
     let keys = Arc::new(AcceptedKeys::default());
-    services::acquire(&node.app, id, project, Service::Rest, &keys).await
+    services::acquire(&node.app, (id, project), Service::Rest, &keys, None).await
 }
 
 /// Sends a GET request to an instance and returns the body.

@@ -121,8 +121,8 @@ async fn sso_provider_is_created_changed_and_deleted() {
         )
         .await;
     assert_eq!(status, 200, "{changed}");
-    assert_eq!(names(&changed), ["example.net", "example.org"]);
-    assert_eq!(changed["domains"][1]["id"], made["domains"][1]["id"]);
+    assert_eq!(names(&changed), ["example.org", "example.net"]);
+    assert_eq!(changed["domains"][0]["id"], made["domains"][1]["id"]);
     assert_eq!(changed["saml"], made["saml"]);
 
     // The Auth service reads the same rows.

@@ -8,6 +8,9 @@ use crate::{
     support::TestApp,
 };
 
+/// Version of the Data API in generated types.
+const VERSION: &str = "12.0.2";
+
 const SHOP: &str = include_str!("../clients/types/shop.sql");
 
 #[tokio::test]
@@ -17,7 +20,7 @@ async fn database_yields_typescript_type() {
     let catalog = Catalog::read(&target, &["public".into(), "private".into()], LIMITS)
         .await
         .unwrap();
-    let generated = generate(&catalog);
+    let generated = generate(&catalog, VERSION);
     assert!(
         generated == include_str!("types/shop.ts"),
         "tests/it/types/shop.ts differs; generated is\n{generated}"
@@ -28,6 +31,7 @@ async fn database_yields_typescript_type() {
         &Catalog::read(&target, &["public".into()], LIMITS)
             .await
             .unwrap(),
+        VERSION,
     );
     assert!(
         public.contains("          mood: \"sad\" | \"glad\" | null\n"),
@@ -50,7 +54,7 @@ async fn empty_database_yields_empty_type() {
     .await
     .unwrap();
     assert_eq!(catalog.schemas, ["public"]);
-    let generated = generate(&catalog);
+    let generated = generate(&catalog, VERSION);
     for list in ["Tables", "Views", "Functions", "Enums", "CompositeTypes"] {
         assert!(
             generated.contains(&format!(
@@ -84,6 +88,8 @@ async fn generate_types_returns_typescript() {
         answer.json()["types"].as_str().unwrap().to_owned()
     };
     let public = types("").await;
+    // Without a program, the version that Gantry installs.
+    assert!(public.contains("PostgrestVersion: \"12.0.2\""), "{public}");
     assert!(
         public.contains("export type Database = {")
             && public.contains("      t: {")

@@ -89,6 +89,13 @@ WEAKENINGS = [
         "requests_beyond_the_waiting_room_are_rejected_at_once",
     ),
     (
+        "service-caller-limit",
+        "data_plane/services/crashes.rs",
+        "const CALLER_UNITS_MAX: u32 = 3;",
+        "const CALLER_UNITS_MAX: u32 = 3000;",
+        "caller_whose_requests_end_processes_is_limited_alone",
+    ),
+    (
         "service-kit-of-other-accounts",
         "data_plane/services/kit.rs",
         "if found.mode() & 0o022 != 0 {",
@@ -130,6 +137,13 @@ WEAKENINGS = [
         "(plan.network, plan.offline) = (true, plan.ports.is_empty());",
         "(plan.network, plan.sandbox) = (true, false);",
         "walls_of_the_kernel_do_not_depend_on_the_runtime",
+    ),
+    (
+        "function-temporary-files",
+        "data_plane/services/scratch.rs",
+        "const MEGABYTES_MAX: u64 = 256;",
+        "const MEGABYTES_MAX: u64 = 2560;",
+        "temporary_files_are_of_the_process_and_bounded",
     ),
     (
         "function-wrong-key",

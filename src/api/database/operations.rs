@@ -11,7 +11,7 @@ use super::{
 use crate::{
     api::context::ApiContext,
     base::error::Error,
-    data_plane::{database_session::session::SessionLimits, projects},
+    data_plane::{database_session::session::SessionLimits, projects, services},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         http::{
@@ -216,8 +216,9 @@ async fn generate_typescript(
     }
     let target = projects::target(&context, &project).await?;
     let catalog = Catalog::read(&target, &schemas, SessionLimits::default()).await?;
+    let data_api = services::data_api_version(&context, project.id);
     Ok(Json(TypescriptResponse {
-        types: typescript::generate(&catalog),
+        types: typescript::generate(&catalog, &data_api),
     }))
 }
 

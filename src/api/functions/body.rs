@@ -87,7 +87,7 @@ async fn body(
     AcceptsForm(form): AcceptsForm,
 ) -> Result<FunctionBody, Error> {
     let record = functions::get(&context, project.id, &slug).await?;
-    let record = record.ok_or(Error::NotFound)?;
+    let record = record.ok_or(functions::NO_FUNCTION)?;
     let folder = functions::version_folder(&context, &project, &record).await?;
     let boundary = format!("gantry-{}", context.entropy.letters(24));
     let read = tokio::task::spawn_blocking(move || {

@@ -149,7 +149,7 @@ async fn get(
     context: ApiContext,
 ) -> Result<Json<FunctionDescription>, Error> {
     let record = functions::get(&context, project.id, &slug).await?;
-    let record = record.ok_or(Error::NotFound)?;
+    let record = record.ok_or(functions::NO_FUNCTION)?;
     Ok(Json(FunctionDescription::new(&project.reference, record)))
 }
 

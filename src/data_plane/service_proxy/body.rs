@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Either, Empty, Full, Limited};
+use http_body_util::{BodyExt, Either, Empty, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::{
     sync::Notify,
@@ -29,8 +29,7 @@ const STALL_TIMEOUT: Duration = Duration::from_mins(5);
 pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Request body sent to an upstream.
-pub(super) type UploadBody =
-    Either<Empty<Bytes>, Limited<TimedBody<ClientBody, Option<SentSignal>>>>;
+pub(super) type UploadBody = Either<Empty<Bytes>, TimedBody<ClientBody, Option<SentSignal>>>;
 
 /// Response body sent to a client.
 pub(super) type DownloadBody = Either<Full<Bytes>, TimedBody<UpstreamBody, Option<HeldByResponse>>>;
@@ -127,6 +126,9 @@ pub(super) enum ClientBodyError {
     /// The body stalled and was aborted to free capacity for another request.
     #[error("the client's body stalled, and others needed the room")]
     Ended,
+    /// The body is larger than the service accepts.
+    #[error("the client's body is too large")]
+    TooLarge,
 }
 
 impl ClientBodyError {
@@ -135,8 +137,29 @@ impl ClientBodyError {
         match self {
             Self::Unreadable(_) => RequestRejection::Malformed,
             Self::Ended => RequestRejection::Stalled,
+            Self::TooLarge => RequestRejection::TooLarge,
         }
     }
+}
+
+/// Bytes of a body beyond its limit that are read and dropped.
+const DRAINED_BYTES_MAX: usize = 64 << 20;
+/// Longest time in which they are read.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Reads a body that was rejected, up to a bound. Clients that send a body before they read the
+/// response would see a broken connection otherwise.
+pub(super) fn drain(mut body: Incoming) {
+    tokio::spawn(timeout(DRAIN_MAX, async move {
+        let mut left = DRAINED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(bytes) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    }));
 }
 
 /// The body of a client's request, counted as unfinished until it ends. Trailers are dropped, as
@@ -145,16 +168,25 @@ impl ClientBodyError {
 pub(super) struct ClientBody {
     /// First bytes, read before the request is forwarded.
     first: Option<Bytes>,
-    rest: Incoming,
+    /// The rest. `None`: the body was larger than its limit.
+    rest: Option<Incoming>,
+    /// Bytes that may still arrive.
+    bytes_left: usize,
     unfinished: Option<UnfinishedBody>,
     clock: Clock,
 }
 
 impl ClientBody {
-    pub(super) const fn new(body: Incoming, unfinished: UnfinishedBody, clock: Clock) -> Self {
+    pub(super) const fn new(
+        body: Incoming,
+        unfinished: UnfinishedBody,
+        bytes_max: usize,
+        clock: Clock,
+    ) -> Self {
         Self {
             first: None,
-            rest: body,
+            rest: Some(body),
+            bytes_left: bytes_max,
             unfinished: Some(unfinished),
             clock,
         }
@@ -202,7 +234,22 @@ impl Body for ClientBody {
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
-        let polled = Pin::new(&mut this.rest).poll_frame(cx);
+        let Some(rest) = &mut this.rest else {
+            return Poll::Ready(Some(Err(ClientBodyError::TooLarge)));
+        };
+        let polled = Pin::new(&mut *rest).poll_frame(cx);
+        let is_complete = rest.is_end_stream();
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            let Some(left) = this.bytes_left.checked_sub(bytes) else {
+                this.unfinished = None;
+                if let Some(rest) = this.rest.take() {
+                    drain(rest);
+                }
+                return Poll::Ready(Some(Err(ClientBodyError::TooLarge)));
+            };
+            this.bytes_left = left;
+        }
         if let Some(unfinished) = &this.unfinished {
             match &polled {
                 Poll::Pending => unfinished.waits(cx, this.clock.ticks()),
@@ -219,7 +266,7 @@ impl Body for ClientBody {
         }
         match polled {
             Poll::Ready(Some(Ok(frame))) if frame.is_data() => {
-                if this.rest.is_end_stream() {
+                if is_complete {
                     this.unfinished = None;
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -236,11 +283,11 @@ impl Body for ClientBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && self.rest.is_end_stream()
+        self.first.is_none() && self.rest.as_ref().is_some_and(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = self.rest.size_hint();
+        let rest = self.rest.as_ref().map_or(SizeHint::new(), Body::size_hint);
         let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(first));

@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
-use http_body_util::{Either, Empty, LengthLimitError, Limited};
+use http_body_util::{Either, Empty};
 use hyper::{
     Method, Request, Response, StatusCode, Uri, Version,
     body::{Body, Incoming},
@@ -18,7 +18,7 @@ use super::{
     api_key_check,
     body::{
         BodyError, BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, HeldByResponse,
-        SentSignal, TimedBody, UploadBody, full,
+        SentSignal, TimedBody, UploadBody, drain, full,
     },
     capacity::CapacityKey,
     connection::ClientConnection,
@@ -30,16 +30,23 @@ use super::{
     request_headers::ForwardingHeaders,
     routes::{Route, RouteStatus},
     tunnel,
-    upstream_pool::UpstreamBody,
+    upstream_pool::{SendFailure, UpstreamBody},
     upstreams::{Service, Upstream},
 };
 use crate::{
     base::clock::Ticks,
-    data_plane::{database_access::bans, services, services::ServiceUse},
+    data_plane::{
+        database_access::bans,
+        services,
+        services::{ServiceCaller, ServiceUse, Unavailable},
+    },
     platform::telemetry,
 };
 
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
+
+/// Replaced processes that one request waits for.
+const REPLACEMENTS_MAX: usize = 3;
 
 /// Response to a client.
 pub(super) type ProxyResponse = Response<DownloadBody>;
@@ -161,6 +168,12 @@ async fn admit<'a>(
     }
     let (requested, rest) = Service::of_path(uri.path()).ok_or(RequestRejection::NoService)?;
     destination.service = Some(requested);
+    let client = connection
+        .context
+        .settings
+        .transport
+        .peer(connection.peer.ip(), &parts.headers)
+        .address;
     let own = route
         .upstreams
         .as_ref()
@@ -182,26 +195,22 @@ async fn admit<'a>(
         }
         None if requested == Service::Functions => {
             let called = &mut destination.function;
-            Box::pin(functions::admit(connection, &route, rest, parts, called)).await?
+            let request = (parts, ServiceCaller::of_address(client));
+            Box::pin(functions::admit(connection, &route, rest, request, called)).await?
         }
         // Served without the program, which need not run for it.
         None if requested == Service::Auth && rest == public_keys::PATH => {
             return Err(RequestRejection::NotConfigured(requested));
         }
         None if services::has_kit(&connection.context, requested) => {
+            let request = (parts, ServiceCaller::of_address(client));
             Box::pin(admit_to_instance(
-                connection, &route, requested, rest, parts,
+                connection, &route, requested, rest, request,
             ))
             .await?
         }
         None => return Err(RequestRejection::NotConfigured(requested)),
     };
-    let client = connection
-        .context
-        .settings
-        .transport
-        .peer(connection.peer.ip(), &parts.headers)
-        .address;
     let capacity_key = CapacityKey {
         project: route.project,
         client: bans::network_of(client),
@@ -223,7 +232,7 @@ async fn admit_to_instance(
     route: &Route,
     service: Service,
     rest: &str,
-    parts: &Parts,
+    (parts, caller): (&Parts, ServiceCaller),
 ) -> Result<(Arc<Upstream>, Option<ServiceUse>, ServiceCredential), RequestRejection> {
     let context = &connection.context;
     let keys = context
@@ -234,7 +243,8 @@ async fn admit_to_instance(
     // Before the start: requests without a key must not start anything.
     api_key_check::check(context, route, service, rest, parts).await?;
     let credential = key_exchange::exchange(parts, &keys, context.clock.now().timestamp())?;
-    let used = services::acquire(context, route.project, &route.reference, service, &keys)
+    let project = (route.project, &route.reference);
+    let used = services::acquire(context, project, service, &keys, Some(caller))
         .await
         .map_err(|unavailable| RequestRejection::Unavailable(service, unavailable))?;
     Ok((used.upstream().clone(), Some(used), credential))
@@ -250,6 +260,7 @@ async fn forward(
     let sent = Arc::new(Notify::new());
     let bytes_max = forwarded.service.body_bytes_max();
     if body.size_hint().lower() > bytes_max as u64 {
+        drain(body);
         return Err(RequestRejection::TooLarge);
     }
     let capacity = &connection.context.service_proxy.capacity;
@@ -258,16 +269,13 @@ async fn forward(
         None
     } else {
         let unfinished = capacity.body(forwarded.capacity_key, clock.ticks())?;
-        ClientBody::new(body, unfinished, clock.clone())
+        ClientBody::new(body, unfinished, bytes_max, clock.clone())
             .start(capacity, forwarded.capacity_key)
             .await?
     };
     let (upload, permit) = if let Some((body, permit)) = started {
         (
-            Either::Right(Limited::new(
-                TimedBody::new(body, Some(SentSignal(sent.clone()))),
-                bytes_max,
-            )),
+            Either::Right(TimedBody::new(body, Some(SentSignal(sent.clone())))),
             permit,
         )
     } else {
@@ -279,10 +287,15 @@ async fn forward(
     };
     let method = parts.method.clone();
     let request = upstream_request(connection, &forwarded, parts, upload)?;
-    let exchange = pin!(connection.pool.send(forwarded.upstream.address(), request));
     let service = forwarded.service;
-    let response =
-        with_response_timeout(service, service.response_timeout(), &sent, exchange).await;
+    let exchange = send(
+        connection,
+        &forwarded.upstream,
+        &mut forwarded.service_use,
+        request,
+    );
+    let patience = service.response_timeout();
+    let response = with_response_timeout(service, patience, &sent, pin!(exchange)).await;
     let mut response = match (response, &forwarded.service_use) {
         (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
             return Err(functions::end_of_process(used).await);
@@ -302,6 +315,43 @@ async fn forward(
         response,
         (permit, forwarded.service_use.take()),
     ))
+}
+
+/// The process of a service ended before a request reached it, and there is no other.
+#[derive(Debug, thiserror::Error)]
+#[error("the service is not available")]
+struct NotReplaced(Unavailable);
+
+/// Sends a request. If the process of a service has ended before the request reached it, the
+/// request waits for the process that replaces it.
+async fn send(
+    connection: &ClientConnection,
+    upstream: &Upstream,
+    service_use: &mut Option<ServiceUse>,
+    mut request: Request<UploadBody>,
+) -> Result<Response<UpstreamBody>, BodyError> {
+    let mut address = upstream.address().clone();
+    for _ in 0..REPLACEMENTS_MAX {
+        match (connection.pool.send(&address, request).await, &*service_use) {
+            (Err(SendFailure::Unsent(unsent, error)), Some(used)) => {
+                let replaced = services::replacement(&connection.context, used).await;
+                let replaced = replaced.map_err(NotReplaced)?;
+                let replaced = replaced.ok_or(error)?;
+                address = replaced.upstream().address().clone();
+                *service_use = Some(replaced);
+                request = *unsent;
+            }
+            (Err(SendFailure::Unsent(_, error) | SendFailure::Failed(error)), _) => {
+                return Err(error);
+            }
+            (Ok(response), _) => return Ok(response),
+        }
+    }
+    connection
+        .pool
+        .send(&address, request)
+        .await
+        .map_err(SendFailure::into_error)
 }
 
 /// Builds the request for the upstream.
@@ -365,14 +415,14 @@ pub(super) async fn with_response_timeout<B>(
     result.map_err(|error| {
         let mut cause: Option<&dyn StdError> = Some(&*error);
         while let Some(error) = cause {
-            if error.is::<LengthLimitError>() {
-                return RequestRejection::TooLarge;
-            }
             if error.is::<BodyTimedOut>() {
                 return RequestRejection::Stalled;
             }
             if let Some(error) = error.downcast_ref::<ClientBodyError>() {
                 return error.rejection();
+            }
+            if let Some(NotReplaced(unavailable)) = error.downcast_ref() {
+                return RequestRejection::Unavailable(service, *unavailable);
             }
             cause = error.source();
         }

@@ -21,7 +21,7 @@ use crate::data_plane::{
     api_keys::{AcceptedKeys, TokenProblem},
     services,
     services::{
-        ServiceUse, Unavailable, UnavailableReason,
+        ServiceCaller, ServiceUse, Unavailable, UnavailableReason,
         functions::{self, live_functions},
     },
 };
@@ -74,12 +74,12 @@ impl FunctionAuthProblem {
 }
 
 /// Authorizes a request to a function, and starts the function if necessary. Sets `called` once the
-/// function is known.
+/// function is known. The end of the process is charged to `caller`.
 pub(super) async fn admit(
     connection: &ClientConnection,
     route: &Route,
     rest: &str,
-    parts: &Parts,
+    (parts, caller): (&Parts, ServiceCaller),
     called: &mut Option<CalledFunction>,
 ) -> Result<(Arc<Upstream>, Option<ServiceUse>, ServiceCredential), RequestRejection> {
     let context = &connection.context;
@@ -108,13 +108,15 @@ pub(super) async fn admit(
             .api_keys
             .accepted(context, route)
             .await?;
+        let mut caller = caller;
         if parts.method != Method::OPTIONS {
             let now = context.clock.now().timestamp();
-            authorize(&parts.headers, &keys, function.verify_jwt, now)
+            let token = authorize(&parts.headers, &keys, function.verify_jwt, now)
                 .map_err(RequestRejection::FunctionAuth)?;
+            caller = token.map_or(caller, |token| caller.with_token(token));
         }
         let environment = (live.environment, &*keys);
-        let used = functions::acquire(context, project, function, environment).await;
+        let used = functions::acquire(context, project, function, environment, caller).await;
         // A version that was replaced meanwhile must not answer.
         if !functions::is_current(context, route.project, function, live.environment).await {
             continue;
@@ -152,14 +154,14 @@ fn is_method(method: &Method) -> bool {
     .contains(method)
 }
 
-/// Checks the credentials of a request. A key that is not of the project is rejected even where no
-/// token is needed.
-fn authorize(
-    headers: &HeaderMap,
+/// Checks the credentials of a request, and returns the verified token, if that is not a key. A key
+/// that is not of the project is rejected even where no token is needed.
+fn authorize<'a>(
+    headers: &'a HeaderMap,
     keys: &AcceptedKeys,
     verify_jwt: bool,
     now: i64,
-) -> Result<(), FunctionAuthProblem> {
+) -> Result<Option<&'a str>, FunctionAuthProblem> {
     let single = |name: &str| {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -187,23 +189,19 @@ fn authorize(
         }
     }
     if !verify_jwt {
-        return Ok(());
+        return Ok(None);
     }
-    match (authorization, bearer) {
-        (None, _) if is_key => Ok(()),
-        (None, _) => match key {
-            // A token in the place of a key.
-            Some(key) => keys
-                .check_token(key, now)
-                .map_err(FunctionAuthProblem::Token),
-            None => Err(FunctionAuthProblem::NoHeader),
-        },
-        (Some(_), None) => Err(FunctionAuthProblem::Token(TokenProblem::Format)),
-        (Some(_), Some(token)) if keys.contains(token) => Ok(()),
-        (Some(_), Some(token)) => keys
-            .check_token(token, now)
-            .map_err(FunctionAuthProblem::Token),
-    }
+    let token = match (authorization, bearer) {
+        (None, _) if is_key => return Ok(None),
+        // A token in the place of a key.
+        (None, _) => key.ok_or(FunctionAuthProblem::NoHeader)?,
+        (Some(_), None) => return Err(FunctionAuthProblem::Token(TokenProblem::Format)),
+        (Some(_), Some(token)) if keys.contains(token) => return Ok(None),
+        (Some(_), Some(token)) => token,
+    };
+    keys.check_token(token, now)
+        .map_err(FunctionAuthProblem::Token)?;
+    Ok(Some(token))
 }
 
 /// Returns the error of a request after the end of the process.
@@ -250,7 +248,8 @@ mod tests {
             for (name, value) in sent {
                 headers.append(*name, value.parse().unwrap());
             }
-            authorize(&headers, &keys, verify_jwt, 0).map_err(FunctionAuthProblem::code)
+            let outcome = authorize(&headers, &keys, verify_jwt, 0);
+            outcome.map(|_| ()).map_err(FunctionAuthProblem::code)
         };
         let (key, wrong) = (("apikey", "sb_publishable_p"), ("apikey", "sb_secret_x"));
         let token = ("authorization", "Bearer eyJhbGciOiJIUzI1NiJ9.e30.eA");

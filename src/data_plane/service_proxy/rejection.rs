@@ -73,6 +73,11 @@ impl RequestRejection {
                 StatusCode::from_u16(546).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
             Self::FunctionAuth(_) | Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
+            Self::Unavailable(_, unavailable)
+                if unavailable.reason == UnavailableReason::CallerLimited =>
+            {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::Paused
             | Self::NotConfigured(_)
             | Self::Unavailable(..)
@@ -102,6 +107,11 @@ impl RequestRejection {
                 "The {service} service of this project is not configured. The operator says where it answers with \
                  --upstream {service}=http://HOST:PORT, or for this project alone with `gantry upstream set`."
             ),
+            Self::Unavailable(_, unavailable)
+                if unavailable.reason == UnavailableReason::CallerLimited =>
+            {
+                unavailable.reason.message().into()
+            }
             Self::Unavailable(service, unavailable) => {
                 format!("The {service} service is not available: {}", unavailable.reason.message())
             }
@@ -148,6 +158,11 @@ impl RequestRejection {
             Self::FunctionAuth(problem) => Some(problem.code()),
             Self::FunctionEnded => Some("WORKER_ERROR"),
             Self::FunctionExceeded => Some("WORKER_RESOURCE_LIMIT"),
+            Self::Unavailable(Service::Functions, unavailable)
+                if unavailable.reason == UnavailableReason::CallerLimited =>
+            {
+                Some("WORKER_ERROR_LIMIT")
+            }
             Self::Unavailable(Service::Functions, _) => Some("BOOT_ERROR"),
             Self::Late(Service::Functions) => Some("IDLE_TIMEOUT"),
             _ => None,

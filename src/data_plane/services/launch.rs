@@ -16,9 +16,11 @@ use std::{
 use clap::{ArgAction, Args};
 use landlock::AccessFs;
 
-use super::system_calls;
+use super::{scratch, system_calls};
 use crate::{
-    base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, Sandbox},
+    base::supervisor::{
+        AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, ProcessOwner, Sandbox,
+    },
     data_plane::clusters::launch::{LOADERS, READABLE},
 };
 
@@ -92,6 +94,9 @@ pub struct ServiceLaunchPlan {
     /// Permit the system calls of JavaScript, and of clients and servers of the internet.
     #[arg(long)]
     pub network: bool,
+    /// Give the program a file system of its own for temporary files.
+    #[arg(long)]
+    pub scratch: bool,
     /// File with further variables, which is deleted after it was read. Each ends with a NUL.
     #[arg(long, value_name = "FILE")]
     pub environment: Option<PathBuf>,
@@ -154,6 +159,9 @@ impl ServiceLaunchPlan {
         }
         if self.attributes {
             arguments.push("--attributes".into());
+        }
+        if self.scratch {
+            arguments.push("--scratch".into());
         }
         for port in &self.listen_ports {
             arguments.extend(["--listen-port".into(), port.to_string().into()]);
@@ -272,11 +280,49 @@ fn add_variables(program: &mut Command, file: &Path) -> io::Result<()> {
     Ok(())
 }
 
+impl ServiceLaunchPlan {
+    /// Mounts the file system of temporary files. Returns the plan with the access to it, and
+    /// whether it is mounted.
+    fn with_scratch(mut self) -> (Self, bool) {
+        if !self.scratch {
+            return (self, false);
+        }
+        let mounted = match self.uid.zip(self.gid) {
+            Some(ids) => {
+                let own = [&self.program, &self.kit, &self.folder];
+                let more = [&self.read, &self.write, &self.connect, &self.execute];
+                let paths = own.into_iter().chain(more.into_iter().flatten());
+                let paths: Vec<&Path> = paths.map(PathBuf::as_path).collect();
+                scratch::mount_own(ids, &paths)
+            }
+            None => Err(io::ErrorKind::PermissionDenied.into()),
+        };
+        let is_mounted = mounted.is_ok();
+        let shown = if is_mounted { ",/tmp" } else { "" };
+        for argument in &mut self.program_arguments {
+            *argument = argument.replace(scratch::ARGUMENT, shown);
+        }
+        if is_mounted {
+            self.write.push(scratch::PLACE.into());
+        }
+        (self, is_mounted)
+    }
+}
+
 /// Confines this process and executes the program. Returns only on failure.
 ///
 /// The process must have a single thread and must not have done anything else.
 pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
+    let (plan, is_mounted) = plan.clone().with_scratch();
     let mut program = plan.command();
+    if plan.scratch && !is_mounted {
+        let ids = plan.uid.zip(plan.gid);
+        let owner = ids.map_or_else(ProcessOwner::own_account, |(uid, gid)| {
+            ProcessOwner::new(uid, gid)
+        });
+        scratch::use_folder(&mut program, &plan.folder, owner)
+            .map_err(|error| LaunchError::System("making the temporary folder", error))?;
+    }
     if let Some(file) = &plan.environment {
         add_variables(&mut program, file)
             .map_err(|error| LaunchError::System("reading the environment", error))?;
@@ -342,6 +388,7 @@ mod tests {
                 offline: sandbox,
                 attributes: !sandbox,
                 network: sandbox,
+                scratch: sandbox,
                 environment: ids.map(|_| "/e 1".into()),
                 record: sandbox,
                 host_name: ids.map(|_| "abcdefghijklmnopqrst".to_owned()),

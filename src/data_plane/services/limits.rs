@@ -30,6 +30,7 @@ impl InstanceId {
         let digest = Sha256::new()
             .chain_update(function.deployment.as_bytes())
             .chain_update(function.environment.to_be_bytes())
+            .chain_update(if function.spare { "spare" } else { "" })
             .finalize();
         format!("{reference}.{service}.{}", hex::encode(&digest[..8]))
     }

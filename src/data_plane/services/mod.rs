@@ -5,9 +5,13 @@
 //! describes an instance: the configuration and the process table do.
 //!
 //! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
+//! - `unavailable` has the reasons for which a service cannot be used.
 //! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
+//! - `requests`, `crashes` and `failures`: the requests of a process, the callers that its end is
+//!   charged to, and pauses after failed starts.
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
+//! - `scratch`: the temporary files of a process.
 //! - `environment`, `ports` and `database_port`: variables and ports of programs that are
 //!   configured by variables. `data` has the files of Storage.
 //! - `trial`: new settings of several services, before they are stored.
@@ -19,9 +23,11 @@
 //! ended.
 
 mod c_library;
+mod crashes;
 mod data;
 mod database_port;
 pub mod environment;
+mod failures;
 mod folder;
 pub mod functions;
 pub mod install;
@@ -36,8 +42,10 @@ mod ports;
 pub mod pressure;
 mod probe;
 mod replace;
+mod requests;
 pub mod rest;
 pub mod schema_diff;
+mod scratch;
 pub mod shelf;
 mod spawn;
 mod start;
@@ -45,6 +53,7 @@ mod stop;
 pub mod sweep;
 mod system_calls;
 pub(in crate::data_plane) mod trial;
+mod unavailable;
 mod versions;
 
 use std::{
@@ -63,6 +72,7 @@ use tokio::{
 };
 
 use self::{
+    crashes::CrashTable,
     functions::{EgressPorts, FunctionCache, FunctionLogQueue},
     instance::{Instance, InstanceId, InstanceKey, InstanceState, RunningInstance},
     kit::{InstalledKit, KitError},
@@ -72,9 +82,11 @@ use self::{
     versions::VersionHistory,
 };
 pub use self::{
-    instance::{ServiceUse, Unavailable, UnavailableReason},
+    crashes::ServiceCaller,
+    instance::ServiceUse,
     launch::{ServiceLaunchPlan, launch},
     stop::stop_all,
+    unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
     base::{
@@ -124,6 +136,8 @@ pub struct Services {
     notify: Notify,
     /// Versions of kits that do not start.
     versions: VersionHistory,
+    /// Ended processes, and the callers that they are charged to.
+    crashes: CrashTable,
     ports: PortTable,
     /// Lines that instances wrote.
     pub output: Arc<OutputQueue>,
@@ -150,6 +164,7 @@ impl Default for Services {
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
             versions: VersionHistory::default(),
+            crashes: CrashTable::default(),
             ports: PortTable::default(),
             output: Arc::default(),
             kits: Default::default(),
@@ -225,6 +240,33 @@ impl Services {
         instance.running()
     }
 
+    /// Returns the reason of the last unexpected end of a project's service, for messages.
+    pub fn last_end(&self, project: ProjectId, service: Service) -> Option<String> {
+        let instance = self.table.lock().get(&(project, service, None)).cloned()?;
+        instance.last_end()
+    }
+
+    /// Returns an error if a caller is limited, because its requests ended processes.
+    fn check_caller(
+        &self,
+        id: &InstanceId,
+        caller: Option<ServiceCaller>,
+        now: Ticks,
+    ) -> Result<(), Unavailable> {
+        let limited = caller.and_then(|caller| self.crashes.limited(id.crash_scope(), caller, now));
+        limited.map_or(Ok(()), |retry_secs| {
+            Err(Unavailable {
+                reason: UnavailableReason::CallerLimited,
+                retry_secs,
+            })
+        })
+    }
+
+    /// Returns an instance that exists.
+    fn existing(&self, id: &InstanceId) -> Option<Arc<Instance>> {
+        self.table.lock().get(&id.key()).cloned()
+    }
+
     /// Returns the process id of a running instance, for tests and messages.
     pub fn pid(&self, project: ProjectId, service: Service) -> Option<i32> {
         let running = self.running(project, service)?;
@@ -266,6 +308,23 @@ fn find_kit(
     shelf.find_unless(service, |version| versions.is_left(service, version, now))
 }
 
+/// Returns the version of the Data API of a project: the one that runs, or that the next request
+/// starts. Without a program, the one that Gantry installs.
+pub fn data_api_version(context: &DataPlaneContext, project: ProjectId) -> String {
+    let running = context.services.running(project, Service::Rest);
+    let kit = match running {
+        Some(running) => Some(running.kit.version.clone()),
+        None => find_kit(context, Service::Rest)
+            .ok()
+            .flatten()
+            .map(|kit| kit.version),
+    };
+    let version = kit.unwrap_or_else(|| install::REST_VERSION.to_owned());
+    // Without the number of its package.
+    let program = version.split('-').next().unwrap_or_default();
+    program.to_owned()
+}
+
 /// Returns whether Gantry runs this service for projects: a kit of it is found. A new kit is
 /// noticed within five seconds.
 pub fn has_kit(context: &DataPlaneContext, service: Service) -> bool {
@@ -283,15 +342,16 @@ pub fn has_kit(context: &DataPlaneContext, service: Service) -> bool {
 /// Returns a running instance of a project's service, started if necessary. It accepts the tokens
 /// of exactly `keys`.
 ///
-/// A caller that is cancelled does not cancel the start.
+/// A request that is cancelled does not cancel the start. The end of the process is charged to
+/// `caller`, if there is one.
 ///
 /// Errors: the reason for which there is no instance, at most ten seconds later.
 pub async fn acquire(
     context: &DataPlaneContext,
-    project: ProjectId,
-    reference: &ProjectRef,
+    (project, reference): (ProjectId, &ProjectRef),
     service: Service,
     keys: &Arc<AcceptedKeys>,
+    caller: Option<ServiceCaller>,
 ) -> Result<ServiceUse, Unavailable> {
     let id = InstanceId {
         project,
@@ -299,17 +359,19 @@ pub async fn acquire(
         service,
         function: None,
     };
+    let now = context.clock.ticks();
+    context.services.check_caller(&id, caller, now)?;
     let instance = context.services.instance(&id);
-    let used = match instance.begin_use(context.clock.ticks()) {
+    let used = match instance.begin_use(now, caller) {
         Some(used) => used,
-        None => Box::pin(wait_for_use(context, &instance)).await?,
+        None => Box::pin(wait_for_use(context, &instance, caller)).await?,
     };
     if used.running.keys_loaded(keys) {
         return Ok(used);
     }
     if used.running.kit.manifest.needs.settings {
         drop(used);
-        return Box::pin(restart_with_keys(context, &instance, keys)).await;
+        return Box::pin(restart_with_keys(context, &instance, keys, caller)).await;
     }
     Box::pin(rest::load_keys(context, &used.running, keys)).await?;
     Ok(used)
@@ -320,6 +382,7 @@ async fn restart_with_keys(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     keys: &AcceptedKeys,
+    caller: Option<ServiceCaller>,
 ) -> Result<ServiceUse, Unavailable> {
     let _one = instance.replacing.lock().await;
     let running = instance.running();
@@ -327,7 +390,7 @@ async fn restart_with_keys(
     if running.is_some_and(|running| !running.keys_loaded(keys)) {
         stop::stop(context, instance).await;
     }
-    let used = wait_for_use(context, instance).await?;
+    let used = wait_for_use(context, instance, caller).await?;
     if used.running.keys_loaded(keys) {
         Ok(used)
     } else {
@@ -360,10 +423,28 @@ pub async fn observe(
     }
 }
 
+/// Returns a use of the process that replaces an ended one, for a request that did not reach it.
+/// `None`: the process has not ended.
+pub(crate) async fn replacement(
+    context: &DataPlaneContext,
+    used: &ServiceUse,
+) -> Result<Option<ServiceUse>, Unavailable> {
+    if !used.has_ended().await {
+        return Ok(None);
+    }
+    let spare = functions::spare_use(context, &used.instance.id, used.caller);
+    if spare.is_some() {
+        return Ok(spare);
+    }
+    let used = wait_for_use(context, &used.instance, used.caller).await;
+    used.map(Some)
+}
+
 /// Waits until the instance runs. Starts it if it is stopped.
 async fn wait_for_use(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
+    caller: Option<ServiceCaller>,
 ) -> Result<ServiceUse, Unavailable> {
     let Some(_room) = context.services.wait_room(instance) else {
         return Err(Unavailable::now(UnavailableReason::Full));
@@ -373,11 +454,17 @@ async fn wait_for_use(
         loop {
             states.borrow_and_update();
             let now = context.clock.ticks();
-            if let Some(used) = instance.begin_use(now) {
+            if let Some(used) = instance.begin_use(now, caller) {
                 return Ok(used);
             }
             if let Some(failed) = instance.failure(now) {
-                return Err(failed);
+                if failed.reason != UnavailableReason::Slowed {
+                    return Err(failed);
+                }
+                // Its start is near enough to wait for.
+                let pause = Duration::from_secs(failed.retry_secs.into());
+                let _ = timeout(pause, states.changed()).await;
+                continue;
             }
             if instance.begin_start(now) {
                 tokio::spawn(start::run(context.clone(), Arc::clone(instance)));
@@ -386,7 +473,8 @@ async fn wait_for_use(
             let _ = states.changed().await;
         }
     };
-    timeout(WAIT_MAX, running)
-        .await
-        .unwrap_or(Err(Unavailable::now(UnavailableReason::Starting)))
+    timeout(WAIT_MAX, running).await.unwrap_or_else(|_| {
+        let failure = instance.failure(context.clock.ticks());
+        Err(failure.unwrap_or(Unavailable::now(UnavailableReason::Starting)))
+    })
 }

@@ -3,16 +3,22 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
+    crashes::ServiceCaller,
     environment,
-    instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
+    instance::{Instance, InstanceId, RunningInstance},
     limits, rest,
     rest::StoredSettings,
     start,
     start::StartFailure,
     stop::end,
+    unavailable::UnavailableReason,
 };
-use crate::data_plane::{
-    context::DataPlaneContext, service_proxy::upstreams::Service, service_settings::ServiceSettings,
+use crate::{
+    base::clock::Ticks,
+    data_plane::{
+        context::DataPlaneContext, service_proxy::upstreams::Service,
+        service_settings::ServiceSettings,
+    },
 };
 
 /// The settings that a process is started with. No `Debug`, because they may contain secrets.
@@ -53,7 +59,10 @@ impl StartSettings {
     }
 }
 
-/// Publishes a started process, and notes its end.
+/// Time since the last request within which an ended process is replaced at once, in milliseconds.
+const REPLACED_MAX: Ticks = 60_000;
+
+/// Publishes a started process, and replaces it when it ends.
 pub(super) fn publish(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
@@ -65,6 +74,9 @@ pub(super) fn publish(
     // Watched after it was published: an end in between is reported as well.
     tokio::spawn(async move {
         let _ = running.handle.ended().await;
+        // From here on, requests wait for the next process.
+        let is_current = instance.begin_end(running.pid);
+        let charged = running.requests.charged();
         let killed = limits::killed_by_kernel(&context, &instance.id, &running.kit.manifest);
         if killed.is_some() {
             running.exceeded.store(true, Ordering::Release);
@@ -73,14 +85,46 @@ pub(super) fn publish(
             None => running.output.last_line().await,
             killed => killed,
         };
-        let why = why.unwrap_or_else(|| "the program ended".to_owned());
-        if instance.ended(running.pid, Some(why.clone()), context.clock.ticks()) {
-            let InstanceId {
-                reference, service, ..
-            } = &instance.id;
-            tracing::warn!(project = %reference, %service, why, "service ended unexpectedly");
+        running.settled.send_replace(true);
+        if is_current {
+            let why = why.unwrap_or_else(|| "the program ended".to_owned());
+            // The next process has the same output, so all lines of this one are read before.
+            running.output.finish().await;
+            after_crash(&context, &instance, &running, (why, charged));
         }
     });
+}
+
+/// Charges the end of a process that was ready to its callers, and starts the next one if it served
+/// requests. Of a function, a spare is started too.
+fn after_crash(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    running: &RunningInstance,
+    (why, charged): (String, Vec<ServiceCaller>),
+) {
+    let InstanceId {
+        reference, service, ..
+    } = &instance.id;
+    tracing::warn!(project = %reference, %service, why, "service ended unexpectedly");
+    let now = context.clock.ticks();
+    let crashes = &context.services.crashes;
+    let start_at = crashes.record(instance.id.crash_scope(), &charged, now);
+    instance.crashed(why, start_at, now);
+    if start_at > now {
+        tracing::warn!(project = %reference, %service, "service slowed: it ends for many callers");
+        return;
+    }
+    let recently = now.saturating_sub(REPLACED_MAX);
+    if !running.requests.has_served_since(recently) {
+        return;
+    }
+    let spare = instance.id.spare().map(|id| context.services.instance(&id));
+    for next in [Some(Arc::clone(instance)), spare].into_iter().flatten() {
+        if next.begin_start(now) {
+            tokio::spawn(start::run(context.clone(), next));
+        }
+    }
 }
 
 /// Replaces the process of an instance by one with these settings, and returns the output of the

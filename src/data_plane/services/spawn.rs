@@ -15,13 +15,13 @@ use super::{
     data,
     database_port::DatabasePort,
     functions::{KilledOnDrop, PreparedFunction},
-    instance::UnavailableReason,
     launch::ServiceLaunchPlan,
     limits,
     manifest::{ListenAddress, fill_loader},
     output,
     ports::ReservedPort,
     start::{InstanceParts, StartFailure, failed},
+    unavailable::UnavailableReason,
 };
 use crate::base::supervisor::{LaunchBounds, LauncherError, ProcessHandle};
 

@@ -13,7 +13,10 @@ use std::{
 use parking_lot::Mutex;
 use rustix::process::Pid;
 use secrecy::SecretString;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::{
     environment,
@@ -23,16 +26,18 @@ use super::{
     functions,
     functions::FunctionDatabase,
     functions::{FunctionLog, PreparedFunction},
-    instance::{FunctionSockets, Instance, InstanceId, RunningInstance, UnavailableReason},
+    instance::{FunctionSockets, Instance, InstanceId, RunningInstance},
     kit::InstalledKit,
     limits,
     output::{OutputReader, OutputTarget},
     probe, replace,
     replace::StartSettings,
+    requests::ProcessRequests,
     rest,
     rest::StoredSettings,
     spawn::InstancePorts,
     stop::end_processes,
+    unavailable::UnavailableReason,
 };
 use crate::{
     base::{
@@ -472,6 +477,8 @@ impl InstanceParts<'_> {
             since: self.context.clock.ticks(),
             exceeded: exceeded.unwrap_or_default(),
             _sockets: sockets,
+            requests: ProcessRequests::default(),
+            settled: watch::Sender::new(false),
             loading: tokio::sync::Mutex::default(),
         }
     }

@@ -77,13 +77,20 @@ pub fn stop_idle(context: &DataPlaneContext) {
             continue;
         };
         let idle = running.kit.manifest.idle.as_millis();
+        // A spare is kept as long as the process that it may replace.
+        let first = instance.id.first_of_spare();
+        let first = first.and_then(|id| context.services.existing(&id));
+        let idle_since = match first.filter(|first| first.running().is_some()) {
+            Some(first) => instance
+                .idle_since(now)
+                .zip(first.idle_since(now))
+                .map(|(own, first)| own.min(first)),
+            None => instance.idle_since(now),
+        };
         if functions::is_too_old(&running, now) {
             // The next request starts another process.
             spawn_stop(context, instance);
-        } else if instance
-            .idle_since(now)
-            .is_some_and(|since| u128::from(since) >= idle)
-        {
+        } else if idle_since.is_some_and(|since| u128::from(since) >= idle) {
             let InstanceId {
                 reference, service, ..
             } = &instance.id;
@@ -109,6 +116,7 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
         .filter_map(|instance| Some((instance.clone(), instance.running()?)))
         .collect();
     context.services.forget_idle_entries();
+    context.services.crashes.forget(context.clock.ticks());
     if running.is_empty() {
         return Ok(());
     }

@@ -41,7 +41,8 @@ const READ: &str = "select coalesce(json_agg(json_build_object(\
             'name_id_format', s.name_id_format), \
         'domains', (select coalesce(json_agg(json_build_object('id', d.id, 'domain', d.domain, \
             'created_at', coalesce(to_json(d.created_at)#>>'{}', ''), \
-            'updated_at', coalesce(to_json(d.updated_at)#>>'{}', '')) order by d.domain), '[]') \
+            'updated_at', coalesce(to_json(d.updated_at)#>>'{}', '')) \
+            order by d.updated_at, d.domain), '[]') \
             from auth.sso_domains d where d.sso_provider_id = p.id)) \
         order by p.created_at, p.id), '[]')::text \
     from (select * from auth.sso_providers order by created_at, id limit $1) p \
@@ -249,11 +250,15 @@ impl ProviderRows<'_> {
         Ok(())
     }
 
-    /// Replaces the domains of a provider. Those that stay keep their id.
+    /// Replaces the domains of a provider. Those that stay keep their id. Their times of change are
+    /// a microsecond apart: domains are listed in the order of the request.
     async fn set_domains(&self, provider: Uuid, domains: &[String]) -> Result<(), Error> {
-        let mut names: Vec<String> = domains.iter().map(|it| it.to_ascii_lowercase()).collect();
-        names.sort();
-        names.dedup();
+        let mut names: Vec<String> = Vec::new();
+        for name in domains.iter().map(|name| name.to_ascii_lowercase()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         let sql = "delete from auth.sso_domains where sso_provider_id = $1 \
                    and not lower(domain) = any ($2)";
         self.execute(sql, &[&provider, &names]).await?;
@@ -265,6 +270,11 @@ impl ProviderRows<'_> {
             let id = self.context.entropy.uuid();
             self.execute(sql, &[&id, &provider, name, &now]).await?;
         }
+        let sql = "update auth.sso_domains d set updated_at = $3::timestamptz \
+                   + (n.place - 1) * interval '1 microsecond' \
+                   from unnest($2::text[]) with ordinality n (name, place) \
+                   where d.sso_provider_id = $1 and lower(d.domain) = n.name";
+        self.execute(sql, &[&provider, &names, &now]).await?;
         Ok(())
     }
 }

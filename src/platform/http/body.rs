@@ -5,16 +5,23 @@ use std::{
     future::poll_fn,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::timeout;
 
 use crate::base::error::Error;
 
 /// Default limit of a request body, in bytes.
 pub(super) const BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a body beyond its limit that are read and dropped.
+const DRAINED_BYTES_MAX: usize = 64 << 20;
+/// Longest time in which they are read.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
 
 /// The error of a body that ends early.
 pub type BodyError = Box<dyn StdError + Send + Sync>;
@@ -91,9 +98,28 @@ impl HttpBody for Body {
     }
 }
 
+/// Reads a body that was rejected, up to a bound. Clients that send a body before they read the
+/// response would see a broken connection otherwise.
+fn drain(mut body: Body) {
+    if body.is_end_stream() || matches!(body, Body::Whole(_)) {
+        return;
+    }
+    tokio::spawn(timeout(DRAIN_MAX, async move {
+        let mut left = DRAINED_BYTES_MAX;
+        while let Some(Ok(frame)) = body.frame().await {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            match left.checked_sub(bytes) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    }));
+}
+
 /// Reads the whole body. Rejects it as soon as its declared or received size exceeds `bytes_max`.
 pub async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     if body.size_hint().lower() > bytes_max as u64 {
+        drain(body);
         return Err(Error::TooLarge { bytes_max });
     }
     let mut whole = BytesMut::new();
@@ -101,6 +127,7 @@ pub async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
         let frame = frame.map_err(|_| Error::invalid("body", "could not be read to its end"))?;
         if let Ok(data) = frame.into_data() {
             if whole.len() + data.len() > bytes_max {
+                drain(body);
                 return Err(Error::TooLarge { bytes_max });
             }
             whole.extend_from_slice(&data);

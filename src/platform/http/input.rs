@@ -347,9 +347,10 @@ impl LargeBodyPermit {
 }
 
 /// Time that a request waits for its turn to send a file body.
-const FILE_BODY_WAIT: Duration = Duration::from_secs(20);
-/// Bodies with files of one project in memory, the waiting ones included.
-const FILE_BODIES_OF_PROJECT_MAX: usize = 10;
+const FILE_BODY_WAIT: Duration = Duration::from_mins(1);
+/// Requests of one project with a file body, those that wait for their turn included. Bodies are
+/// read afterwards, so one that waits takes no memory.
+const FILE_BODIES_OF_PROJECT_MAX: usize = 64;
 
 static FILE_BODIES: Semaphore = Semaphore::const_new(LARGE_BODIES_MAX);
 static FILE_BODIES_OF_PROJECTS: LazyLock<Arc<ConnectionLimit<ProjectId>>> =
@@ -357,8 +358,8 @@ static FILE_BODIES_OF_PROJECTS: LazyLock<Arc<ConnectionLimit<ProjectId>>> =
 
 /// A body with files, of up to [`FILE_BODY_BYTES_MAX`], as sent.
 ///
-/// At most `LARGE_BODIES_MAX` are in memory. Further requests wait, because clients send several in
-/// parallel.
+/// At most `LARGE_BODIES_MAX` are in memory. Further requests wait in order for a minute, because
+/// clients send all functions of a project at once.
 pub struct FileBody {
     /// `Content-Type`, in lower case up to the first semicolon.
     pub media_type: String,

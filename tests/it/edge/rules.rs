@@ -294,6 +294,31 @@ async fn oversized_requests_are_rejected() {
 }
 
 #[tokio::test]
+async fn client_that_sends_its_body_before_it_reads_gets_the_rejection() {
+    let gate = Gate::new().await;
+    let host = gate.host();
+    let text = "a".repeat(1 << 20);
+    for (field, chunk, end) in [
+        ("Content-Length: 41943040", text.clone(), ""),
+        (
+            "Transfer-Encoding: chunked",
+            format!("100000\r\n{text}\r\n"),
+            "0\r\n\r\n",
+        ),
+    ] {
+        let mut client = gate.client().await;
+        let head = format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{field}\r\n\r\n");
+        client.send(&head).await;
+        for _ in 0..40 {
+            // Fails if the connection is closed.
+            client.send_bytes(chunk.as_bytes()).await;
+        }
+        client.send(end).await;
+        assert_eq!(client.answer().await.status, 413, "{field}");
+    }
+}
+
+#[tokio::test]
 async fn silent_client_is_disconnected() {
     let gate = Gate::new().await;
     let mut silent = TcpStream::connect(gate.https).await.unwrap();

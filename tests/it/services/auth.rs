@@ -195,7 +195,8 @@ impl ArchiveApi {
     async fn acquire_on(&self, node: &Node) -> ServiceUse {
         let keys = api_keys::accepted_keys(&node.app, self.id, &self.project).await;
         let keys = Arc::new(keys.unwrap());
-        let used = services::acquire(&node.app, self.id, &self.project, self.service, &keys);
+        let at = (self.id, &self.project);
+        let used = services::acquire(&node.app, at, self.service, &keys, None);
         used.await.unwrap()
     }
 

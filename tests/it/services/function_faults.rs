@@ -5,6 +5,8 @@ use std::{
     fs::Permissions,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -74,7 +76,7 @@ Deno.serve(async () => Response.json({
   environ: await attempt(() => Deno.readTextFile("/proc/1/environ")),
   control: await attempt(() => [...Deno.readDirSync("CONTROL")]),
   source: await attempt(() => Deno.writeTextFile(new URL("./index.ts", import.meta.url), "x")),
-  foreign: await attempt(() => Deno.writeTextFile("/tmp/gantry-function", "x")),
+  foreign: await attempt(() => Deno.writeTextFile("/var/tmp/gantry-function", "x")),
   signal: await attempt(() => Deno.kill(PID, "SIGCONT")),
   program: await attempt(() => new Deno.Command("/bin/true").output()),
   connect: await attempt(() => Deno.connect({ hostname: "127.0.0.1", port: PORT })),
@@ -163,7 +165,7 @@ async fn memory_of_typed_arrays_is_bounded_and_neighbours_answer() {
     let hungry = floor.call("/hungry");
     let calm = join_all((0..20).map(|_| floor.call("/calm")));
     let ((status, body), calm) = tokio::join!(hungry, calm);
-    assert!([500, 546].contains(&status), "{status}: {body}");
+    assert_eq!(status, 546, "{body}");
     assert!(
         calm.iter()
             .all(|answer| *answer == (200, "fine".to_owned())),
@@ -240,5 +242,65 @@ async fn concurrent_deployments_that_start_processes_are_one_version() {
     let lost = statuses.iter().filter(|status| **status == 409).count();
     assert_eq!(lost, 3, "{statuses:?}");
     assert_eq!(floor.call("/race").await, (200, won.to_string()));
+    floor.stop().await;
+}
+
+/// Requests a second of the hostile caller.
+const HOSTILE_RATE: u64 = 10;
+
+#[tokio::test]
+async fn caller_whose_requests_end_the_process_leaves_others_their_answers() {
+    let floor = Functions::new().await;
+    let text = r#"
+        Deno.serve((request) => {
+            if (request.url.endsWith("/exit")) Deno.exit(3);
+            return new Response("fine");
+        });"#;
+    floor.deploy("shared", text, 201).await;
+    let host = floor.gate.host();
+    let from = async |last: u8, path: &str| {
+        let mut client = floor.gate.client_from([127, 0, 0, last].into()).await;
+        let text = format!("GET /functions/v1{path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        client.send(&text).await;
+        client.answer().await
+    };
+    let mut pace = tokio::time::interval(Duration::from_millis(1000 / HOSTILE_RATE));
+    let hostile = async {
+        let mut statuses = Vec::new();
+        for _ in 0..8 * HOSTILE_RATE {
+            pace.tick().await;
+            statuses.push(from(2, "/shared/exit").await);
+        }
+        statuses
+    };
+    let is_over = AtomicBool::new(false);
+    let others = async {
+        let mut statuses = Vec::new();
+        while !is_over.load(Ordering::SeqCst) {
+            statuses.extend(join_all((3..6).map(|last| from(last, "/shared"))).await);
+        }
+        statuses
+    };
+    let hostile = async {
+        let statuses = hostile.await;
+        is_over.store(true, Ordering::SeqCst);
+        statuses
+    };
+    let (hostile, others) = tokio::join!(hostile, others);
+    let ended = hostile.iter().filter(|one| one.status == 500).count();
+    let limited = hostile.iter().find(|one| one.status == 429).unwrap();
+    assert!((3..=8).contains(&ended), "{ended}");
+    assert!(limited.head.contains("retry-after: "), "{limited:?}");
+    assert_eq!(limited.json()["code"], "WORKER_ERROR_LIMIT");
+    let succeeded = others.iter().filter(|one| one.status == 200).count();
+    let percent = succeeded * 100 / others.len();
+    assert!(percent >= 95, "{succeeded} of {}", others.len());
+    // A request in flight fails alone, and the spare answers the next one.
+    let answer = from(9, "/shared/exit").await;
+    assert_eq!(
+        (answer.status, &answer.json()["code"]),
+        (500, &json!("WORKER_ERROR"))
+    );
+    assert_eq!(from(10, "/shared").await.status, 200);
     floor.stop().await;
 }

@@ -5,6 +5,7 @@ use gantry::data_plane::{services, services::sweep};
 use serde_json::json;
 
 use super::{functions::Functions, until};
+use crate::support::machine::is_root;
 
 const STREAMS: &str = r#"
 let cancelled = 0;
@@ -168,5 +169,90 @@ async fn import_map_node_servers_and_packages_work() {
     });"#;
     floor.deploy("dynamic", text, 201).await;
     assert_eq!(floor.call("/dynamic").await, (200, "denied".to_owned()));
+    floor.stop().await;
+}
+
+#[tokio::test]
+async fn temporary_files_are_of_the_process_and_bounded() {
+    let floor = Functions::new().await;
+    let text = r#"
+        import { tmpdir } from "node:os";
+        import { mkdtempSync } from "node:fs";
+        const chunk = new Uint8Array(16 << 20).fill(1);
+        Deno.serve(async (request) => {
+            if (request.url.endsWith("/exit")) Deno.exit(0);
+            const made = await Deno.makeTempDir();
+            await Deno.writeTextFile(`${made}/a.txt`, "kept");
+            const node = mkdtempSync(`${tmpdir()}/x-`);
+            const names = [...Deno.readDirSync("/tmp")].map((entry) => entry.name);
+            let [written, refused] = [0, ""];
+            if (request.url.endsWith("/fill")) {
+                try {
+                    const next = () => Deno.writeFile(`${made}/${written}`, chunk);
+                    for (; written < 64; written++) await next();
+                } catch (error) { refused = (error as Error).message; }
+            }
+            const read = await Deno.readTextFile(`${made}/a.txt`);
+            return Response.json({ made, node, read, names, written, refused });
+        });"#;
+    floor.deploy("files", text, 201).await;
+    let answered = async |path: &str| {
+        let (status, body) = floor.call(path).await;
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str::<serde_json::Value>(&body).unwrap()
+    };
+    let first = answered("/files").await;
+    assert_eq!(first["read"], "kept", "{first}");
+    let made = first["made"].as_str().unwrap();
+    assert!(
+        made.starts_with("/tmp/") || made.contains("/tmp/"),
+        "{made}"
+    );
+    if !is_root() {
+        return floor.stop().await;
+    }
+    // They are not those of the machine, and do not take more than their share of memory.
+    assert!(!std::path::Path::new(made).exists());
+    let full = answered("/files/fill").await;
+    let written = full["written"].as_u64().unwrap();
+    assert!((8..=16).contains(&written), "{full}");
+    assert!(
+        full["refused"].as_str().unwrap().contains("os error 28"),
+        "{full}"
+    );
+    // They end with the process.
+    floor.call("/files/exit").await;
+    let next = answered("/files").await;
+    let names = next["names"].as_array().unwrap();
+    assert!(
+        !names.contains(&json!(made.trim_start_matches("/tmp/"))),
+        "{next}"
+    );
+    floor.stop().await;
+}
+
+#[tokio::test]
+async fn imports_of_types_only_are_not_fetched() {
+    let floor = Functions::new().await;
+    // As the command line tool creates functions: without a way to the registry, both fail.
+    let index = r#"
+        import "jsr:@supabase/functions-js-absent/edge-runtime.d.ts";
+        import "@absent/types/edge-runtime.d.ts";
+        import type { Missing } from "jsr:@absent/types@1";
+        Deno.serve((_: Request) => new Response(typeof ({} as Missing)));"#;
+    let config = r#"{ "imports": { "@absent/types": "jsr:@absent/types@^2" } // pinned
+    }"#;
+    let files = [("index.ts", index), ("deno.json", config)];
+    floor.deploy_files("types", false, &files, 201).await;
+    assert_eq!(floor.call("/types").await, (200, "object".to_owned()));
+    // The files are returned as they were sent.
+    let path = floor.at("/functions/types/body");
+    let body = floor.gate.node.get(&path).as_(&floor.gate.app.owner);
+    let body = body.send().await.expect(200);
+    let text = String::from_utf8_lossy(&body.body).into_owned();
+    assert!(
+        text.contains("// pinned") && !text.contains(".gantry-"),
+        "{text}"
+    );
     floor.stop().await;
 }

@@ -5,6 +5,7 @@ use std::{fs, sync::Arc};
 use gantry::data_plane::{
     clusters::{ControlGroups, ResourceLimits, Resources},
     projects::lease,
+    service_proxy::upstreams::Service,
     services::sweep,
 };
 
@@ -31,8 +32,10 @@ async fn hog(floor: &Floor) -> String {
     let used = floor.acquire().await.unwrap();
     get(&used, "/hog").await;
     drop(used);
-    until(async || floor.pid(&floor.node).await.is_none()).await;
-    floor.failure().await
+    let id = floor.id(&floor.app.home.project).await;
+    let reason = || floor.node.app.services.last_end(id, Service::Rest);
+    until(async || reason().is_some()).await;
+    reason().unwrap()
 }
 
 #[tokio::test]
@@ -47,7 +50,6 @@ async fn program_beyond_its_memory_is_ended_by_its_control_group() {
         why,
         "the program needed more memory than its limit of 256 MB"
     );
-    floor.app.advance(1);
     floor.acquire().await.unwrap();
 }
 
@@ -55,7 +57,6 @@ async fn program_beyond_its_memory_is_ended_by_its_control_group() {
 async fn program_without_a_control_group_gets_no_more_memory() {
     let floor = without_groups().await;
     assert_eq!(hog(&floor).await, "no memory left");
-    floor.app.advance(1);
     floor.acquire().await.unwrap();
 }
 

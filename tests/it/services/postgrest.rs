@@ -481,7 +481,7 @@ async fn ended_instance_and_changed_password_are_repaired_by_the_next_start() {
     let sql = "alter role authenticator password 'chosen by another'";
     admin.batch_execute(sql).await.unwrap();
     kill(Pid::from_raw(pid).unwrap()).await;
-    until(async || api.pid(id).is_none()).await;
+    until(async || api.pid(id) != Some(pid)).await;
     let answered = async {
         loop {
             let answer = api.get("/rest/v1/todos", &key).await;

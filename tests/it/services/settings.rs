@@ -11,7 +11,7 @@ async fn settings_are_stored_and_secret_is_for_developers() {
     let get = async |actor| app.get(&path).as_(actor).send().await.expect(200).json();
     let defaults = json!({
         "db_schema": "public", "max_rows": 1000, "db_extra_search_path": "public, extensions", "db_pool": null,
-        "db_pool_acquisition_timeout": null, "db_pool_max_lifetime": null, "db_pool_max_idletime": null,
+        "db_pool_acquisition_timeout": 10, "db_pool_max_lifetime": 1800, "db_pool_max_idletime": 30,
     });
     assert_eq!(get(&app.read_only).await, defaults);
     let seen = get(&app.developer).await;
@@ -26,10 +26,17 @@ async fn settings_are_stored_and_secret_is_for_developers() {
         .json();
     let expected = json!({
         "db_schema": "public, api", "max_rows": 0, "db_extra_search_path": "public, extensions", "db_pool": 3,
-        "db_pool_acquisition_timeout": null, "db_pool_max_lifetime": null, "db_pool_max_idletime": null,
+        "db_pool_acquisition_timeout": 10, "db_pool_max_lifetime": 1800, "db_pool_max_idletime": 30,
     });
     assert_eq!(changed, expected);
     assert_eq!(get(&app.read_only).await, expected);
+    // The document of all settings says the same.
+    let path_of_all = format!("/v2/projects/{}/config", app.home.project);
+    let all = app.get(&path_of_all).as_(&app.owner).send().await;
+    assert_eq!(
+        all.expect(200).json()["data"]["attributes"]["api"],
+        expected
+    );
     let body = json!({"max_rows": 1});
     app.patch(&path)
         .as_(&app.developer)

@@ -6,12 +6,12 @@ use futures_util::future::join_all;
 use gantry::data_plane::{
     projects::lease,
     service_proxy::upstreams::Service,
-    services::{UnavailableReason, pressure, sweep},
+    services::{ServiceState, UnavailableReason, pressure, sweep},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Floor, get, until};
-use crate::support::machine::{kill, processes_under};
+use crate::support::machine::processes_under;
 
 #[tokio::test]
 async fn concurrent_first_requests_share_one_instance() {
@@ -98,17 +98,61 @@ async fn program_that_never_listens_is_ended() {
 }
 
 #[tokio::test]
-async fn killed_instance_is_replaced_after_its_pause() {
+async fn killed_instance_that_served_is_replaced_at_once() {
     let floor = Floor::new("ok").await;
-    drop(floor.acquire().await.unwrap());
-    let pid = floor.pid(&floor.node).await.unwrap();
-    kill(Pid::from_raw(pid).unwrap()).await;
-    until(async || floor.pid(&floor.node).await.is_none()).await;
-    let failure = floor.acquire().await.unwrap_err();
-    assert_eq!(failure.reason, UnavailableReason::Failed);
+    for _ in 0..8 {
+        drop(floor.acquire().await.unwrap());
+        floor.kill_instance().await;
+        // Without a request: the clock of the test stands still, so no pause ends.
+        until(async || floor.pid(&floor.node).await.is_some()).await;
+    }
+    // One that ends before its first request waits for the next one.
+    floor.kill_instance().await;
+    let id = floor.id(&floor.app.home.project).await;
+    let state = || floor.node.app.services.state(id, Service::Rest);
+    until(async || state() == ServiceState::Asleep).await;
+    floor.acquire().await.unwrap();
+}
+
+#[tokio::test]
+async fn caller_whose_requests_end_processes_is_limited_alone() {
+    let floor = Floor::new("ok").await;
+    let (hostile, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    for _ in 0..3 {
+        let used = floor.acquire_for(hostile).await.unwrap();
+        // An answered request is not charged.
+        let answered = floor.acquire_for(other).await.unwrap();
+        answered.answered();
+        floor.kill_instance().await;
+        drop((used, answered));
+    }
+    until(async || floor.pid(&floor.node).await.is_some()).await;
+    let limited = floor.acquire_for(hostile).await.unwrap_err();
+    let expected = (UnavailableReason::CallerLimited, 60);
+    assert_eq!((limited.reason, limited.retry_secs), expected);
+    floor.acquire_for(other).await.unwrap();
+    floor.acquire().await.unwrap();
+    floor.app.advance(59);
+    floor.acquire_for(hostile).await.unwrap_err();
+    floor.app.advance(1);
+    floor.acquire_for(hostile).await.unwrap();
+}
+
+#[tokio::test]
+async fn service_that_ends_for_many_callers_is_slowed() {
+    let floor = Floor::new("ok").await;
+    for client in 1..=20 {
+        let used = floor.acquire_for([192, 0, 2, client]).await.unwrap();
+        floor.kill_instance().await;
+        drop(used);
+    }
+    let id = floor.id(&floor.app.home.project).await;
+    let state = || floor.node.app.services.state(id, Service::Rest);
+    until(async || matches!(state(), ServiceState::Failed(_))).await;
+    floor.app.advance(4);
+    assert!(matches!(state(), ServiceState::Failed(_)), "not started");
     floor.app.advance(1);
     floor.acquire().await.unwrap();
-    assert_ne!(floor.pid(&floor.node).await, Some(pid));
 }
 
 #[tokio::test]

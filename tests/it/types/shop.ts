@@ -9,7 +9,7 @@ export type Json =
 export type Database = {
   // Tells `createClient` which data API it speaks to.
   __InternalSupabase: {
-    PostgrestVersion: "13.0.5"
+    PostgrestVersion: "12.0.2"
   }
   private: {
     Tables: {

@@ -10,8 +10,6 @@ use super::catalog::{
 };
 use print::{IndentedWriter, key, text};
 
-/// Version of `PostgREST` that typed clients assume.
-const POSTGREST_VERSION: &str = "13.0.5";
 /// `Json` and the beginning of the file.
 const HEAD: &str = include_str!("head.ts");
 /// `Tables`, `TablesInsert`, `TablesUpdate`, `Enums` and `CompositeTypes`.
@@ -20,8 +18,8 @@ const TAIL: &str = include_str!("tail.ts");
 const DEPTH_MAX: u8 = 16;
 
 /// Returns a file with a `Database` type of the catalog's schemas, shorthands, and constants of the
-/// enums.
-pub fn generate(catalog: &Catalog) -> String {
+/// enums. Clients use what `PostgREST` of version `data_api` can do.
+pub fn generate(catalog: &Catalog, data_api: &str) -> String {
     let generator = TypescriptGenerator {
         catalog,
         relationships: catalog.relationships(),
@@ -30,7 +28,7 @@ pub fn generate(catalog: &Catalog) -> String {
     out.open("export type Database = {");
     out.line("// Tells `createClient` which data API it speaks to.");
     out.open("__InternalSupabase: {");
-    out.line(&format!("PostgrestVersion: \"{POSTGREST_VERSION}\""));
+    out.line(&format!("PostgrestVersion: {}", text(data_api)));
     out.close("}");
     for schema in &catalog.schemas {
         generator.schema(&mut out, schema);

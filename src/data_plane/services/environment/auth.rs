@@ -8,10 +8,8 @@ use crate::data_plane::{
     context::DataPlaneContext,
     service_settings::{ServiceSettings, setting::RenderedVariable},
     services::{
-        functions::public_url,
-        instance::{InstanceId, UnavailableReason},
-        rest,
-        start::StartFailure,
+        functions::public_url, instance::InstanceId, rest, start::StartFailure,
+        unavailable::UnavailableReason,
     },
 };
 

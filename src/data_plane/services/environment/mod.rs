@@ -18,10 +18,11 @@ pub use self::settings::update;
 pub(super) use self::settings::{push, try_out};
 use super::{
     folder::{InstanceFolder, StartedKit},
-    instance::{InstanceId, UnavailableReason},
+    instance::InstanceId,
     manifest::{Manifest, login_role},
     rest,
     start::StartFailure,
+    unavailable::UnavailableReason,
 };
 use crate::{
     base::ids::ProjectRef,

@@ -17,9 +17,7 @@ use crate::{
         service_proxy::upstreams::Service,
         service_settings::{REALTIME, ServiceSettings, setting::RenderedVariable},
         services::{
-            instance::{RunningInstance, UnavailableReason},
-            probe,
-            start::StartFailure,
+            instance::RunningInstance, probe, start::StartFailure, unavailable::UnavailableReason,
         },
     },
     platform::access::Project,

@@ -14,11 +14,12 @@ use crate::{
         service_settings::ServiceSettings,
         services::{
             environment::realtime,
-            instance::{Instance, InstanceId, UnavailableReason},
+            instance::{Instance, InstanceId},
             replace,
             replace::StartSettings,
             rest::runs_here,
             stop,
+            unavailable::UnavailableReason,
         },
     },
     platform::{access::Project, audit::Recorder},

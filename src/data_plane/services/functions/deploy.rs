@@ -4,7 +4,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{
-    RelativePath, run,
+    NO_FUNCTION, RelativePath, run,
     sources::{Sources, VersionFolder},
     versions::{self, FunctionRecord, FunctionSlug, NewFunctionVersion},
 };
@@ -57,7 +57,7 @@ pub fn public_root(project: &ProjectRef, id: Uuid, version: i32) -> String {
 /// Stores a version with its files, and makes it live if requested.
 ///
 /// Errors: [`Error::Rejected`] if the function exists or the first module does not,
-/// [`Error::NotFound`], [`Error::Conflict`] if another deployment was faster.
+/// [`NO_FUNCTION`], [`Error::Conflict`] if another deployment was faster.
 pub async fn deploy(
     context: &DataPlaneContext,
     project: &Project,
@@ -71,7 +71,7 @@ pub async fn deploy(
         DeployRule::Create if base.is_live() => {
             return Err(Error::Rejected("Duplicated function slug".into()));
         }
-        DeployRule::Update if !base.is_live() => return Err(Error::NotFound),
+        DeployRule::Update if !base.is_live() => return Err(NO_FUNCTION),
         _ => {}
     }
     let id = base.id_or(context.entropy.uuid());

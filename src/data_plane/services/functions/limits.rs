@@ -83,7 +83,7 @@ pub async fn watch(context: DataPlaneContext) {
             };
             let mut samples = measured.remove(&pid).unwrap_or_default();
             samples.add(now, cpu);
-            if samples.exceeds(now, instance.oldest_unanswered()) {
+            if samples.exceeds(now, running.requests.oldest_unanswered()) {
                 running.exceeded.store(true, Ordering::Release);
                 // It may have ended meanwhile.
                 let _ = running.handle.signal(Signal::KILL);

@@ -8,7 +8,8 @@
 //!   `limits` ends those that use too much.
 //! - `output` makes log events of their lines.
 //! - `deploy` stores an uploaded version. `egress` has the ports that functions may connect to.
-//! - `relative_path` parses names of files, `sources` has their folders, `eszip` reads bundles.
+//! - `relative_path` parses names of files, `sources` has their folders, `eszip` reads bundles,
+//!   `type_imports` finds imports that are not fetched.
 //! - `versions` stores functions and versions, `secrets` the project's variables; `environment` has
 //!   those of the platform, and `database` the socket behind the address of the database.
 
@@ -27,7 +28,10 @@ mod relative_path;
 mod run;
 pub mod secrets;
 pub mod sources;
+mod type_imports;
 mod versions;
+
+use crate::base::error::Error;
 
 pub(super) use self::{
     clean::remove_unused,
@@ -35,7 +39,7 @@ pub(super) use self::{
     environment::public_url,
     output::FunctionLog,
     process::{KilledOnDrop, PreparedFunction},
-    run::{adopted_log, is_live, is_too_old, prepare},
+    run::{adopted_log, is_live, is_too_old, prepare, spare_use},
 };
 pub use self::{
     copies::{CopyScope, copy},
@@ -53,3 +57,6 @@ pub(crate) use self::{
     live::{FunctionCache, live_functions},
     run::{acquire, is_current},
 };
+
+/// The error of a function that does not exist.
+pub const NO_FUNCTION: Error = Error::Missing("Function not found");

@@ -43,7 +43,11 @@ const RATE_WINDOW: Ticks = 10_000;
 const MARK: char = '\u{1e}';
 
 /// Texts of the runtime when its memory is used up.
-const OUT_OF_MEMORY: [&str; 2] = ["JavaScript heap out of memory", "JavaScript out of memory"];
+const OUT_OF_MEMORY: [&str; 3] = [
+    "JavaScript heap out of memory",
+    "JavaScript out of memory",
+    "RangeError: Array buffer allocation failed",
+];
 
 /// Queue of rows that are not stored yet.
 pub type FunctionLogQueue = BatchQueue<FunctionLogRow, QUEUE_MAX>;

@@ -7,6 +7,8 @@
   const encoder = new TextEncoder();
   const SOCKET = "s";
   const DRAIN_MILLIS = 5000;
+  // Message of the runtime.
+  const NO_MEMORY = "Array buffer allocation failed";
 
   /** Writes one event, as one line. */
   const emit = (kind: string, level: string, text: string) => {
@@ -25,7 +27,10 @@
 
   const settings = JSON.parse(Deno.readTextFileSync("settings.json"));
   Deno.removeSync("settings.json");
+  // Set where the function has no /tmp of its own.
+  const temporary = env.get("TMPDIR");
   for (const name of Object.keys(env.toObject())) env.delete(name);
+  if (temporary) env.set("TMPDIR", temporary);
   for (const [name, value] of Object.entries(settings.variables)) {
     // A name that no variable can have is left out.
     try { env.set(name, value as string); } catch { /* ignored */ }
@@ -76,6 +81,8 @@
       return await handler(addressed(request), info);
     } catch (error) {
       emit("UncaughtException", "Error", describe(error));
+      // The memory is used up: the process would fail all requests.
+      if (error instanceof RangeError && error.message === NO_MEMORY) exit(1);
       const body = JSON.stringify({ code: "EDGE_FUNCTION_ERROR", message: "Internal Server Error" });
       const headers = { "content-type": "application/json", "sb-error-code": "EDGE_FUNCTION_ERROR" };
       return new Response(body, { status: 500, headers });

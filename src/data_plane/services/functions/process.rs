@@ -26,6 +26,7 @@ use super::{
     output::LoggedFunction,
     secrets,
     sources::VersionFolder,
+    type_imports,
 };
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessOwner},
@@ -33,10 +34,12 @@ use crate::{
         context::DataPlaneContext,
         services::{
             folder::InstanceFolder,
-            instance::{FunctionVersion, InstanceId, UnavailableReason},
+            instance::{FunctionVersion, InstanceId},
             kit::InstalledKit,
             launch::ServiceLaunchPlan,
+            scratch::ARGUMENT as SCRATCH,
             start::StartFailure,
+            unavailable::UnavailableReason,
         },
     },
 };
@@ -86,8 +89,8 @@ impl PreparedFunction {
         let [gateway, database] = self.sockets.each_ref().map(|path| path.to_string_lossy());
         // The runtime asks for both rights to connect to a socket.
         let options = [
-            format!("--allow-read={source},{inner},{gateway},{database}"),
-            format!("--allow-write={inner},{gateway},{database}"),
+            format!("--allow-read={source},{inner},{gateway},{database}{SCRATCH}"),
+            format!("--allow-write={inner},{gateway},{database}{SCRATCH}"),
         ];
         let mut arguments = Vec::new();
         for argument in std::mem::take(&mut plan.program_arguments) {
@@ -101,6 +104,7 @@ impl PreparedFunction {
         plan.program_arguments = arguments;
         plan.variables.push(format!("DENO_DIR={}", cache.display()));
         plan.ports = self.egress.as_slice().to_vec();
+        plan.scratch = true;
         (plan.network, plan.offline) = (true, plan.ports.is_empty());
         plan.read.push(self.folder.source());
         plan.connect.extend(self.sockets.iter().cloned());
@@ -236,12 +240,15 @@ pub(super) struct FunctionModules {
 impl FunctionModules {
     /// Returns the options of an import map, and the path of the first module.
     fn arguments(&self, folder: &VersionFolder) -> Vec<String> {
-        let path = |name: &str| folder.source().join(name).to_string_lossy().into_owned();
+        let source = folder.source();
+        let path = |name: &str| source.join(name).to_string_lossy().into_owned();
         let mut arguments = Vec::new();
-        if let Some(map) = &self.import_map {
+        let map = self.import_map.as_deref();
+        let generated = type_imports::generated(&source, &self.entrypoint, map);
+        let generated = generated.map(|path| path.to_string_lossy().into_owned());
+        if let Some(map) = generated.as_deref().or(map) {
             let name = map.rsplit('/').next().unwrap_or(map);
-            let is_config = matches!(name, "deno.json" | "deno.jsonc");
-            let option = if is_config {
+            let option = if type_imports::is_configuration(name) {
                 "--config"
             } else {
                 "--import-map"
@@ -272,7 +279,11 @@ impl FetchPlan<'_> {
             return Ok(());
         }
         let (folder, owner) = (self.folder.clone(), self.owner);
-        let prepared = tokio::task::spawn_blocking(move || hand_over(&folder, owner));
+        let (entrypoint, map) = (modules.entrypoint.clone(), modules.import_map.clone());
+        let prepared = tokio::task::spawn_blocking(move || {
+            type_imports::generate(&folder.source(), &entrypoint, map.as_deref())?;
+            hand_over(&folder, owner)
+        });
         let prepared = prepared.await.map_err(|error| error.to_string())?;
         prepared.map_err(|error| format!("preparing the files of a function: {error}"))?;
         self.run(modules).await?;

@@ -27,15 +27,15 @@ use crate::{
         projects::Status,
         service_proxy::upstreams::Service,
         services::{
+            crashes::ServiceCaller,
             folder::InstanceFolder,
-            instance::{
-                FunctionVersion, InstanceId, RunningInstance, ServiceUse, Unavailable,
-                UnavailableReason,
-            },
+            instance::{FunctionVersion, InstanceId, RunningInstance, ServiceUse},
             kit::InstalledKit,
             start,
             start::StartFailure,
-            stop, wait_for_use,
+            stop,
+            unavailable::{Unavailable, UnavailableReason},
+            wait_for_use,
         },
     },
     platform::access::Project,
@@ -69,6 +69,7 @@ fn instance_id(
             slug: live.slug.clone(),
             deployment: live.deployment,
             environment,
+            spare: false,
         }),
     }
 }
@@ -80,15 +81,29 @@ pub(crate) async fn acquire(
     project: (ProjectId, &ProjectRef),
     live: &LiveFunction,
     (number, keys): (i64, &AcceptedKeys),
+    caller: ServiceCaller,
 ) -> Result<ServiceUse, Unavailable> {
     let id = instance_id(project, live, environment(number, keys));
+    let (now, caller) = (context.clock.ticks(), Some(caller));
+    context.services.check_caller(&id, caller, now)?;
     let instance = context.services.instance(&id);
-    if let Some(used) = instance.begin_use(context.clock.ticks()) {
+    let used = instance.begin_use(now, caller);
+    if let Some(used) = used.or_else(|| spare_use(context, &id, caller)) {
         return Ok(used);
     }
-    let used = Box::pin(wait_for_use(context, &instance)).await?;
+    let used = Box::pin(wait_for_use(context, &instance, caller)).await?;
     retire_others(context, &id);
     Ok(used)
+}
+
+/// Returns a use of the spare process of a version, if it runs.
+pub(in crate::data_plane::services) fn spare_use(
+    context: &DataPlaneContext,
+    id: &InstanceId,
+    caller: Option<ServiceCaller>,
+) -> Option<ServiceUse> {
+    let spare = context.services.existing(&id.spare()?)?;
+    spare.begin_use(context.clock.ticks(), caller)
 }
 
 /// Returns whether a version and an environment are still those of new requests.
@@ -107,10 +122,15 @@ pub(crate) async fn is_current(
 
 /// Stops the processes of other versions and environments of the same function.
 fn retire_others(context: &DataPlaneContext, id: &InstanceId) {
-    let slug = |id: &InstanceId| id.function.as_ref().map(|function| function.slug.clone());
+    let Some(function) = &id.function else {
+        return;
+    };
     for other in context.services.instances() {
-        let same = other.id.project == id.project && slug(&other.id) == slug(id);
-        if same && other.id.function != id.function && other.running().is_some() {
+        let is_replaced = other.id.project == id.project
+            && other.id.function.as_ref().is_some_and(|other| {
+                other.slug == function.slug && !other.is_same_version(function)
+            });
+        if is_replaced && other.running().is_some() {
             let context = context.clone();
             tokio::spawn(async move { stop::stop(&context, &other).await });
         }
@@ -282,7 +302,7 @@ async fn first_start(
         environment(functions.environment, &keys),
     );
     let instance = context.services.instance(&id);
-    let _ = wait_for_use(context, &instance).await;
+    let _ = wait_for_use(context, &instance, None).await;
     Ok(())
 }
 

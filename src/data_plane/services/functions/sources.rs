@@ -21,7 +21,7 @@ use std::{
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::RelativePath;
+use super::{RelativePath, type_imports::GENERATED};
 use crate::{
     base::{error::Error, ids::ProjectRef},
     data_plane::clusters::Home,
@@ -182,6 +182,10 @@ impl VersionFolder {
                     continue;
                 }
                 let path = entry.path();
+                let name = entry.file_name();
+                if name.to_string_lossy().starts_with(GENERATED) {
+                    continue;
+                }
                 let name = path.strip_prefix(&root).map_err(io::Error::other)?;
                 let content = Bytes::from(fs::read(&path)?);
                 sources

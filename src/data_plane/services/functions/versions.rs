@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
+use super::NO_FUNCTION;
 use crate::{
     base::{
         db,
@@ -368,7 +369,7 @@ pub struct FunctionChange {
 
 /// Changes settings without a new version.
 ///
-/// Errors: [`Error::NotFound`].
+/// Errors: [`NO_FUNCTION`].
 pub async fn update(
     context: &DataPlaneContext,
     project: &Project,
@@ -385,7 +386,7 @@ pub async fn update(
     let found = transaction
         .query_opt(sql, &[&project.id.0, &slug.as_str()])
         .await;
-    let found = found.context(doing)?.ok_or(Error::NotFound)?;
+    let found = found.context(doing)?.ok_or(NO_FUNCTION)?;
     let id: Uuid = found.get(0);
     let before = change_version(&transaction, project.id, (id, found.get(1)), change, now).await?;
     let after = read_in(&transaction, project.id, id).await?;
@@ -497,7 +498,7 @@ pub async fn switch(
 
 /// Deletes a function with its versions. Its files are removed later.
 ///
-/// Errors: [`Error::NotFound`].
+/// Errors: [`NO_FUNCTION`].
 pub async fn remove(
     context: &DataPlaneContext,
     project: &Project,
@@ -513,7 +514,7 @@ pub async fn remove(
     let row = transaction
         .query_opt(sql, &[&project.id.0, &slug.as_str()])
         .await;
-    let row = row.context(doing)?.ok_or(Error::NotFound)?;
+    let row = row.context(doing)?.ok_or(NO_FUNCTION)?;
     let version: Option<i32> = row.get(1);
     let before = json!({"id": row.get::<_, Uuid>(0), "slug": slug.as_str(), "version": version});
     audit

@@ -23,9 +23,10 @@ pub(super) use self::{
 };
 use super::{
     folder::InstanceFolder,
-    instance::{InstanceId, RunningInstance, Unavailable, UnavailableReason},
+    instance::{InstanceId, RunningInstance},
     probe,
     start::StartFailure,
+    unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
     base::{clock::Entropy, supervisor::ProcessOwner},

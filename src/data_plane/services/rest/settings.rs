@@ -28,10 +28,11 @@ use crate::{
         services::{
             folder::StartedKit,
             has_kit,
-            instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
+            instance::{Instance, InstanceId, RunningInstance},
             replace,
             replace::StartSettings,
             stop,
+            unavailable::UnavailableReason,
         },
     },
     platform::{access::Project, audit::Recorder, tables::Table},

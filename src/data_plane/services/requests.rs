@@ -1,0 +1,141 @@
+//! The requests of a process, and the callers that its end is charged to.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use parking_lot::Mutex;
+
+use super::crashes::ServiceCaller;
+use crate::base::clock::Ticks;
+
+/// Callers of finished requests that are kept: work after a response can end a process too.
+const FINISHED_MAX: usize = 4;
+
+/// A request that has not ended.
+#[derive(Debug)]
+struct OpenRequest {
+    since: Ticks,
+    caller: Option<ServiceCaller>,
+    /// Only its response is under way.
+    is_answered: bool,
+}
+
+#[derive(Debug, Default)]
+struct RequestTable {
+    /// Number of the next request.
+    next: u64,
+    open: BTreeMap<u64, OpenRequest>,
+    /// Callers of the last finished requests, oldest first.
+    finished: VecDeque<ServiceCaller>,
+    last: Option<Ticks>,
+}
+
+/// The requests that a process serves or has served.
+#[derive(Debug, Default)]
+pub(super) struct ProcessRequests(Mutex<RequestTable>);
+
+impl ProcessRequests {
+    /// Adds a request, and returns its number.
+    pub(super) fn begin(&self, now: Ticks, caller: Option<ServiceCaller>) -> u64 {
+        let mut table = self.0.lock();
+        let number = table.next;
+        table.next += 1;
+        table.last = Some(now);
+        table.open.insert(
+            number,
+            OpenRequest {
+                since: now,
+                caller,
+                is_answered: false,
+            },
+        );
+        number
+    }
+
+    /// Marks a request as answered.
+    pub(super) fn answered(&self, number: u64) {
+        if let Some(open) = self.0.lock().open.get_mut(&number) {
+            open.is_answered = true;
+        }
+    }
+
+    /// Removes a request.
+    pub(super) fn end(&self, number: u64) {
+        let mut table = self.0.lock();
+        let caller = table.open.remove(&number).and_then(|open| open.caller);
+        if let Some(caller) = caller
+            && !table.finished.contains(&caller)
+        {
+            if table.finished.len() >= FINISHED_MAX {
+                table.finished.pop_front();
+            }
+            table.finished.push_back(caller);
+        }
+    }
+
+    /// Returns the start of the oldest request that is not answered.
+    pub(super) fn oldest_unanswered(&self) -> Option<Ticks> {
+        let table = self.0.lock();
+        let mut waiting = table.open.values().filter(|open| !open.is_answered);
+        waiting.next().map(|open| open.since)
+    }
+
+    /// Returns whether a request began at this time or later.
+    pub(super) fn has_served_since(&self, then: Ticks) -> bool {
+        self.0.lock().last.is_some_and(|last| last >= then)
+    }
+
+    /// Returns the callers that the end of the process is charged to: those of requests without an
+    /// answer, otherwise those of unfinished responses, otherwise the last ones.
+    pub(super) fn charged(&self) -> Vec<ServiceCaller> {
+        let table = self.0.lock();
+        let open = |is_answered: bool| {
+            let of_kind = table.open.values();
+            let of_kind = of_kind.filter(move |open| open.is_answered == is_answered);
+            of_kind.filter_map(|open| open.caller).collect::<Vec<_>>()
+        };
+        for callers in [open(false), open(true)] {
+            if !callers.is_empty() {
+                return callers;
+            }
+        }
+        table.finished.iter().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(last: u8) -> ServiceCaller {
+        ServiceCaller::of_address([192, 0, 2, last].into())
+    }
+
+    #[test]
+    fn end_is_charged_to_requests_without_an_answer_first() {
+        let requests = ProcessRequests::default();
+        assert!(requests.charged().is_empty() && !requests.has_served_since(0));
+        let first = requests.begin(1, Some(caller(1)));
+        let second = requests.begin(2, Some(caller(2)));
+        requests.begin(3, None);
+        assert_eq!(requests.charged(), [caller(1), caller(2)]);
+        assert_eq!(requests.oldest_unanswered(), Some(1));
+        requests.answered(first);
+        assert_eq!(requests.charged(), [caller(2)]);
+        assert_eq!(requests.oldest_unanswered(), Some(2));
+        requests.end(second);
+        assert_eq!(requests.charged(), [caller(1)], "its response is under way");
+        requests.end(first);
+        assert_eq!(requests.charged(), [caller(2), caller(1)]);
+        assert!(requests.has_served_since(3) && !requests.has_served_since(4));
+    }
+
+    #[test]
+    fn callers_of_finished_requests_are_bounded() {
+        let requests = ProcessRequests::default();
+        for last in 0..100 {
+            let number = requests.begin(0, Some(caller(last)));
+            requests.end(number);
+        }
+        assert_eq!(requests.charged(), [96, 97, 98, 99].map(caller));
+    }
+}
