@@ -5,7 +5,7 @@ use super::{
     superuser::{self, SqlArgument, SqlError, SuperuserSession},
 };
 
-/// The first version that records who granted a membership, as `granted by` names it.
+/// The first version that records the grantor of a membership, as `granted by` names it.
 const GRANTORS_SINCE: u16 = 16;
 
 /// A privilege that a role of a tenant must not have.

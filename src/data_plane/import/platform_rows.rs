@@ -20,7 +20,7 @@ use crate::data_plane::{
     },
 };
 
-/// A table whose rows are copied.
+/// A table to copy.
 struct CopiedTable {
     name: &'static str,
     /// Column that references another table, and that table.

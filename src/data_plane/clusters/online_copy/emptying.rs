@@ -20,7 +20,7 @@ const TABLES_MAX: i64 = 50_000;
 /// Number of tables that one statement empties.
 const TABLES_PER_STATEMENT: usize = 200;
 
-/// A table whose rows are removed.
+/// A table to empty.
 struct EmptiedTable {
     oid: u32,
     quoted: String,

@@ -135,7 +135,7 @@ const USER_TOKENS: &[&str] = &[
     "reauthentication_token",
 ];
 
-/// Table of users, whose pending links are removed.
+/// Table of users. Their pending links are removed.
 const USERS: &str = "auth.users";
 /// Table of scheduled jobs, which are deactivated. They name the port of the original's server.
 const JOBS: &str = "cron.job";
@@ -320,7 +320,7 @@ impl DatabaseIsolation<'_> {
         shown.map_err(sql_error).map(drop)
     }
 
-    /// Returns the platform's tables whose rows are changed, by their names.
+    /// Returns the platform's tables with rows to change, by their names.
     async fn platform_tables(&self) -> Result<BTreeMap<String, PlatformTable>> {
         let mut names: Vec<&str> = EMPTIED.iter().map(|(_, table)| *table).collect();
         names.extend([USERS, JOBS]);

@@ -41,7 +41,7 @@ statements! {
          from pg_catalog.pg_backup_stop(false) s",
         "Calls a function of pg_catalog.";
 
-    /// A small commit, whose duration is measured.
+    /// A small commit. Its duration is measured.
     SMALL_COMMIT:
         "select pg_logical_emit_message(true, 'gantry', '')",
         "Writes a record to the log that no output plugin of a tenant reads.";
@@ -281,43 +281,43 @@ statements! {
     /// Rewrites a catalog that can have secrets in deleted rows.
     REWRITE_USER_MAPPINGS:
         "vacuum full pg_catalog.pg_user_mapping",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for foreign servers.
     REWRITE_FOREIGN_SERVERS:
         "vacuum full pg_catalog.pg_foreign_server",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for foreign data wrappers.
     REWRITE_DATA_WRAPPERS:
         "vacuum full pg_catalog.pg_foreign_data_wrapper",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for statistics.
     REWRITE_STATISTICS:
         "vacuum full pg_catalog.pg_statistic",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for extended statistics.
     REWRITE_EXTENDED_STATISTICS:
         "vacuum full pg_catalog.pg_statistic_ext_data",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for large objects.
     REWRITE_LARGE_OBJECTS:
         "vacuum full pg_catalog.pg_largeobject",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for the owners of large objects.
     REWRITE_LARGE_OBJECT_OWNERS:
         "vacuum full pg_catalog.pg_largeobject_metadata",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for roles.
     REWRITE_ROLES:
         "vacuum full pg_catalog.pg_authid",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for settings of roles and databases.
     REWRITE_SETTINGS:
         "vacuum full pg_catalog.pg_db_role_setting",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
     /// Does that for subscriptions.
     REWRITE_SUBSCRIPTIONS:
         "vacuum full pg_catalog.pg_subscription",
-        "Rewrites a catalog, whose indexes have no expressions.";
+        "Rewrites a catalog. Its indexes have no expressions.";
 
     /// Number of replication slots.
     SLOTS:
@@ -370,7 +370,7 @@ statements! {
 
     // Schema-only copies
 
-    /// Tables whose rows are not part of the schema: number, quoted name, owner, whether the owner
+    /// Tables with rows that are not part of the schema: number, quoted name, owner, whether the owner
     /// is a superuser. Histories of migrations stay, and so do tables of extensions but those that
     /// store requests, jobs and secrets.
     TABLES_WITH_ROWS:

@@ -1,9 +1,9 @@
 //! Sessions of the platform's superuser in the servers of projects.
 //!
-//! The databases belong to tenants, who can plant code in most places: types' input functions,
+//! The databases belong to tenants, which can plant code in most places: types' input functions,
 //! domains, defaults, generated columns, expressions of indexes and statistics, rules, triggers in
 //! all modes, policies, row filters, casts, operators and functions found by `search_path`, foreign
-//! keys, partition keys, validation of constraints. In a session whose login is the superuser, such
+//! keys, partition keys, validation of constraints. In a session of the superuser, such
 //! code becomes a superuser with `reset role`. Therefore a [`SuperuserSession`] executes only
 //! declared [`SuperuserStatement`]s, each with the reason why it executes no code of a tenant
 //! (decision 0150). Rows of tables are changed in sessions of other logins: of the owner of the
@@ -230,14 +230,15 @@ mod tests {
         "foreign",
         "public",
         "on",
+        "role",
     ];
 
     /// Returns the words of a statement after which PostgreSQL expects a relation, lowercase.
     fn relations(sql: &str) -> Vec<String> {
         let words: Vec<String> = sql
             .split(|c: char| c.is_whitespace() || "(),;".contains(c))
+            .map(|word| word.trim_matches('\'').to_lowercase())
             .filter(|word| !word.is_empty())
-            .map(str::to_lowercase)
             .collect();
         let keywords = ["from", "join", "into", "update"];
         words

@@ -33,7 +33,7 @@ statements! {
          grant postgres to %I; commit",
         "Changes shared catalogs.";
 
-    /// Ends the sessions of roles whose names match the pattern `$1`.
+    /// Ends the sessions of roles with names that match the pattern `$1`.
     END_MATCHING_SESSIONS:
         "select pg_terminate_backend(pid, 5000) from pg_catalog.pg_stat_activity where usename ~ $1",
         "Calls functions of pg_catalog.";

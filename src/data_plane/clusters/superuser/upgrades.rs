@@ -99,7 +99,7 @@ statements! {
         "alter role %I createrole",
         "Changes a shared catalog.";
 
-    /// Extensions whose installed version is not that of the engine.
+    /// Extensions with another version than that of the engine.
     OUTDATED_EXTENSIONS:
         "select e.extname::text from pg_catalog.pg_extension e
          join pg_catalog.pg_available_extensions a on a.name = e.extname

@@ -45,7 +45,7 @@ const READY_PATIENCE: Duration = Duration::from_mins(5);
 pub(super) const STOP_PATIENCE: Duration = Duration::from_mins(1);
 /// Maximum number of databases of an upgraded cluster.
 const DATABASES_MAX: i64 = 64;
-/// Maximum number of owners whose tables are estimated at once.
+/// Maximum number of owners with tables that are estimated at once.
 const OWNERS_MAX: usize = 50;
 /// Rules of authentication while `pg_upgrade` runs: its socket is in a folder that only the
 /// account of the cluster can enter.
