@@ -425,7 +425,11 @@ impl Instance {
     /// Records the end of a process. Does nothing if it was stopped or replaced.
     pub(super) fn ended(&self, pid: Pid, why: Option<String>, now: Ticks) -> bool {
         let is_current = self.running().is_some_and(|running| running.pid == pid);
-        if is_current {
+        if is_current && self.id.service == Service::Pooler {
+            // It was ready, and holds no state: the next connection starts another at once.
+            *self.last_error.lock() = why;
+            self.stopped();
+        } else if is_current {
             self.failed(UnavailableReason::Failed, why, now);
         }
         is_current

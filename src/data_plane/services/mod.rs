@@ -13,6 +13,7 @@
 //! - `trial`: new settings of several services, before they are stored.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
+//! - `pooler`: `PgBouncer`, which shares server connections among clients.
 //! - `schema_diff`: comparison of two schemas, a process of seconds that is no instance.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
@@ -32,6 +33,7 @@ mod limits;
 mod lines;
 pub mod manifest;
 pub mod output;
+pub mod pooler;
 mod ports;
 pub mod pressure;
 mod probe;
@@ -83,7 +85,8 @@ use crate::{
         supervisor::Launcher,
     },
     data_plane::{
-        api_keys::AcceptedKeys, context::DataPlaneContext, service_proxy::upstreams::Service,
+        api_keys::AcceptedKeys, context::DataPlaneContext, database_session::SessionPlaces,
+        projects::sizes::ConnectionBudget, service_proxy::upstreams::Service,
     },
 };
 
@@ -116,6 +119,8 @@ pub struct Services {
     pub(crate) functions: FunctionCache,
     /// Log events of functions that are not stored yet.
     pub function_log: FunctionLogQueue,
+    /// Sessions of functions with their databases.
+    function_sessions: SessionPlaces,
     starts: Semaphore,
     /// Permits of comparisons of schemas.
     diffs: Semaphore,
@@ -129,7 +134,7 @@ pub struct Services {
     pub output: Arc<OutputQueue>,
     /// Whether a kit of each service is found: twice the time of the look, plus one if there is.
     /// Zero: unknown.
-    kits: [AtomicU64; Service::ALL.len()],
+    kits: [AtomicU64; Service::WITH_PROGRAMS.len()],
 }
 
 impl std::fmt::Debug for Services {
@@ -145,6 +150,7 @@ impl Default for Services {
             table: Mutex::default(),
             functions: FunctionCache::default(),
             function_log: FunctionLogQueue::default(),
+            function_sessions: SessionPlaces::new(ConnectionBudget::FUNCTIONS),
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
             diffs: Semaphore::new(schema_diff::DIFFS_MAX),
             waiting: AtomicUsize::new(0),
@@ -350,6 +356,13 @@ pub async fn observe(
             _ => state,
         };
     };
+    if service == Service::Pooler {
+        return if pooler::is_ready(&running).await {
+            ServiceState::Running
+        } else {
+            ServiceState::Failed("the program does not answer its console".to_owned())
+        };
+    }
     match probe::is_ready(&running.address, &running.kit.manifest.ready).await {
         Ok(true) => ServiceState::Running,
         Ok(false) if service == Service::Rest => {
