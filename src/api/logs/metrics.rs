@@ -1,5 +1,5 @@
-//! Metrics of a project's PostgreSQL server and its pooler in Prometheus format. A stopped server or
-//! pooler is not started.
+//! Metrics of a project's PostgreSQL server and its pooler in Prometheus format. A stopped server
+//! or pooler is not started.
 
 use std::fmt::Write;
 

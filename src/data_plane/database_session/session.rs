@@ -95,8 +95,8 @@ impl DatabaseSession {
     /// Waits for a place among the sessions of the project, and for room in a full server.
     ///
     /// Errors: [`Error::DatabaseUnreachable`] on timeout, or if the server is starting or stopping;
-    /// [`Error::Busy`] if there is no place or room in time; [`Error::DatabaseRefuses`] if the owner
-    /// disabled the role and the repair failed.
+    /// [`Error::Busy`] if there is no place or room in time; [`Error::DatabaseRefuses`] if the
+    /// owner disabled the role and the repair failed.
     pub async fn open(
         target: &ConnectTarget,
         role: &str,

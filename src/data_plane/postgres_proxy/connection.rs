@@ -389,7 +389,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     let mut server = MessageStream::new(server);
     let login = async {
         server.send(&packet).await?;
-        login::relay(&mut client, &mut server).await
+        login::relay(&mut client, &mut server, is_pooled.then_some(&*named.user)).await
     };
     let rejection = match timeout(LOGIN, login).await {
         Ok(Ok(LoginOutcome::In(key))) => {

@@ -23,6 +23,23 @@ pub(super) fn check(startup: &StartupMessage, user: &str) -> Result<(), Connecti
     Ok(())
 }
 
+/// Rejections of the pooler that mean a wrong password. All of its rejections have one SQLSTATE,
+/// and a role that does not exist another text.
+const WRONG_PASSWORD: [&str; 3] = [
+    "SASL authentication failed",
+    "password authentication failed",
+    "no such user",
+];
+
+/// Returns whether an `ErrorResponse` of a pooler, without its header, means a wrong password.
+pub(super) fn is_wrong_password(body: &[u8]) -> bool {
+    let message = body
+        .split(|byte| *byte == 0)
+        .find_map(|field| field.strip_prefix(b"M"));
+    let is_known = |text: &&str| message == Some(text.as_bytes());
+    WRONG_PASSWORD.iter().any(is_known)
+}
+
 /// Connects to the pooler of a project. Starts it if necessary.
 pub(super) async fn reach(
     context: &DataPlaneContext,
@@ -35,7 +52,7 @@ pub(super) async fn reach(
         match connection::reach(&socket).await {
             Ok(stream) => return Ok((used, socket, stream)),
             Err(ConnectionRejection::Away) => {
-                used.end_exceeded().await;
+                pooler::until_replaced(context, project, reference, used).await;
             }
             Err(other) => return Err(other),
         }
@@ -50,5 +67,26 @@ fn rejection(unavailable: Unavailable) -> ConnectionRejection {
         UnavailableReason::DatabaseAway => ConnectionRejection::Away,
         UnavailableReason::Elsewhere => ConnectionRejection::Elsewhere,
         reason => ConnectionRejection::PoolerAway(reason.message()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_password_is_recognised_by_its_text() {
+        let body = |text: &str| format!("SFATAL\0C08P01\0M{text}\0\0").into_bytes();
+        for text in WRONG_PASSWORD {
+            assert!(is_wrong_password(&body(text)), "{text}");
+        }
+        for other in [
+            "no more connections allowed (max_client_conn)",
+            "",
+            "pgbouncer",
+        ] {
+            assert!(!is_wrong_password(&body(other)), "{other}");
+        }
+        assert!(!is_wrong_password(b""));
     }
 }

@@ -35,6 +35,8 @@ pub(super) enum ConnectionRejection {
     Away,
     /// The project's pooler is not available.
     PoolerAway(&'static str),
+    /// The pooler does not accept the password of this role, or does not know the role.
+    WrongPassword(String),
     /// The console of the pooler.
     Console,
     /// The control database, which holds the access rules, is unreachable.
@@ -91,6 +93,7 @@ impl ConnectionRejection {
             Self::Paused => ("57P03", "the project is paused".into()),
             Self::Away => ("57P03", "the project's database is not running".into()),
             Self::PoolerAway(why) => ("57P03", format!("the connection pooler is not available: {why}")),
+            Self::WrongPassword(role) => ("28P01", format!("password authentication failed for user \"{role}\"")),
             Self::Console => ("28000", "database \"pgbouncer\" is not available on this port: it is the console of the pooler".into()),
             Self::ControlAway => ("57P03", "the control database does not answer".into()),
             Self::Elsewhere => ("57P03", "the project's database is on another machine".into()),
@@ -137,6 +140,7 @@ impl ConnectionRejection {
             Self::NoProject | Self::Conflict(..) | Self::Unknown => "unknown project",
             Self::Reserved(_)
             | Self::Console
+            | Self::WrongPassword(_)
             | Self::TlsRequired
             | Self::Restricted
             | Self::Banned

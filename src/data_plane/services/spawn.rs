@@ -222,8 +222,8 @@ impl InstanceParts<'_> {
             .map_err(|error| StartFailure::new(UnavailableReason::Starting, error))
     }
 
-    /// Returns the folder of the server's socket, if the program connects again after the server was
-    /// started anew.
+    /// Returns the folder of the server's socket, if the program connects again after the server
+    /// was started anew.
     fn server_folder(&self) -> Option<PathBuf> {
         let socket = self.context.driver.socket(&self.instance.id.reference);
         let folder = socket.path().parent()?;

@@ -233,9 +233,15 @@ async fn verifiers_are_returned_to_the_pooler_alone() {
     let sql = "select * from pgbouncer.get_auth('postgres')";
     let error = owner.query(sql, &[]).await.unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
-    let text = "select pg_get_functiondef('pgbouncer.get_auth'::regproc)";
-    let definition: String = owner.query_one(text, &[]).await.unwrap().get(0);
-    assert!(definition.contains("NOT rolsuper") || definition.contains("not rolsuper"));
+    let sql = "select array_to_string(p.proacl, ',') from pg_proc p \
+               join pg_namespace n on n.oid = p.pronamespace \
+               where n.nspname = 'pgbouncer' and p.proname = 'get_auth'";
+    let granted: String = owner.query_one(sql, &[]).await.unwrap().get(0);
+    let grantees: Vec<&str> = granted
+        .split(',')
+        .filter_map(|entry| entry.split('=').next())
+        .collect();
+    assert_eq!(grantees, ["supabase_admin", "pgbouncer"]);
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ pub(super) fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), E
     let sessions = wanted
         .get("max_connections")
         .and_then(Value::as_u64)
-        .unwrap_or(30);
+        .unwrap_or(118);
     let each = kb("work_mem", 1, 4 << 10)?;
     let buffers = kb("shared_buffers", 8, 16 << 10)?;
     let purposes = [

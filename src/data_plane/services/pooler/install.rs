@@ -1,6 +1,6 @@
 //! Installation and verification of the pooler's kit: `PgBouncer` with its libraries, from packages
-//! of Debian. Each package is pinned with its digest, so no mirror is trusted, and all files together
-//! are pinned with one, so that an installation can be verified later.
+//! of Debian. Each package is pinned with its digest, so no mirror is trusted, and all files
+//! together are pinned with one, so that an installation can be verified later.
 
 use std::{
     fs, io,

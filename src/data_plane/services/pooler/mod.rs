@@ -15,7 +15,7 @@ mod config;
 pub(super) mod install;
 mod pause;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rustix::process::Signal;
 use secrecy::{ExposeSecret, SecretString};
@@ -30,7 +30,10 @@ use super::{
     WAIT_MAX,
     folder::InstanceFolder,
     has_kit,
-    instance::{Instance, InstanceId, RunningInstance, ServiceUse, Unavailable, UnavailableReason},
+    instance::{
+        Instance, InstanceId, InstanceState, RunningInstance, ServiceUse, Unavailable,
+        UnavailableReason,
+    },
     rest, start,
     start::StartFailure,
     stop,
@@ -57,6 +60,8 @@ pub const CONSOLE: &str = "pgbouncer";
 pub(super) const SOCKET: &str = ".s.PGSQL.6543";
 /// The signal that ends the process when no server connection is in use any more.
 pub(super) const STOP_SIGNAL: Signal = Signal::INT;
+/// Longest time until the end of a process is noticed.
+const END_MAX: Duration = Duration::from_secs(2);
 /// Names of files in the folder of an instance.
 const CONFIG: &str = "pooler.ini";
 const USERS: &str = "users.txt";
@@ -102,6 +107,25 @@ pub async fn acquire(
     timeout(WAIT_MAX, running)
         .await
         .unwrap_or(Err(Unavailable::now(UnavailableReason::Starting)))
+}
+
+/// Returns when the process of a use is no longer that of the project, at most two seconds later:
+/// it ended a moment ago.
+pub(in crate::data_plane) async fn until_replaced(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    reference: &ProjectRef,
+    used: ServiceUse,
+) {
+    let pid = used.running.pid;
+    drop(used);
+    let instance = context.services.instance(&instance_id(project, reference));
+    let mut states = instance.subscribe();
+    let is_other = |state: &InstanceState| match state {
+        InstanceState::Running(running) => running.pid != pid,
+        _ => true,
+    };
+    let _ = timeout(END_MAX, states.wait_for(is_other)).await;
 }
 
 fn instance_id(project: ProjectId, reference: &ProjectRef) -> InstanceId {

@@ -27,8 +27,8 @@ pub(in crate::data_plane) struct PausedPooler {
     _resume: DropGuard,
 }
 
-/// Pauses the pooler of a project, if one runs. Returns when no transaction is in progress, or after
-/// [`DRAIN_MAX`].
+/// Pauses the pooler of a project, if one runs. Returns when no transaction is in progress, or
+/// after [`DRAIN_MAX`].
 pub(in crate::data_plane) async fn pause(
     context: &DataPlaneContext,
     project: ProjectId,
@@ -68,8 +68,8 @@ async fn pausing_or(pausing: impl Future<Output = ()>, ended: &CancellationToken
     }
 }
 
-/// Lets the clients of a pooler go on, with the settings of the project. The role of the pooler gets
-/// its password again, which a restored server does not have.
+/// Lets the clients of a pooler go on, with the settings of the project. The role of the pooler
+/// gets its password again, which a restored server does not have.
 async fn resume_clients(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
