@@ -157,6 +157,10 @@ pub(super) static UPDATE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateSupavisorConfigBody")]
+#[expect(
+    clippy::option_option,
+    reason = "an absent value keeps the size, null restores the default"
+)]
 struct UpdatePoolerRequest {
     /// `null`: the size of the compute size.
     #[serde(default, deserialize_with = "given")]
@@ -166,6 +170,7 @@ struct UpdatePoolerRequest {
 }
 
 /// Distinguishes `null` from an absent value.
+#[expect(clippy::option_option, reason = "the type of the field")]
 fn given<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<u32>>, D::Error> {
     Option::deserialize(value).map(Some)
 }

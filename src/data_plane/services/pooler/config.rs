@@ -113,12 +113,13 @@ impl PoolerConfig {
     /// Formats the file of a process with its socket in `folder`, for the server with its socket in
     /// `server`. It contains no secret.
     pub(super) fn file(&self, server: &Path, folder: &Path) -> String {
-        let mut text = format!("[databases]\n* = host={} port=5432\n\n", server.display());
-        text.push_str("[pgbouncer]\nlisten_port = 6543\n");
-        text.push_str(&format!("unix_socket_dir = {}\n", folder.display()));
-        text.push_str(&format!("auth_file = {}/{USERS}\n", folder.display()));
+        let (server, folder) = (server.display(), folder.display());
+        let mut text = format!(
+            "[databases]\n* = host={server} port=5432\n\n[pgbouncer]\nlisten_port = 6543\n\
+             unix_socket_dir = {folder}\nauth_file = {folder}/{USERS}\n"
+        );
         for (name, value) in self.values() {
-            text.push_str(&format!("{name} = {value}\n"));
+            text.extend([name, " = ", &value, "\n"]);
         }
         text
     }
