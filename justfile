@@ -101,6 +101,7 @@ bench:
     cargo bench --bench branches
     cargo bench --bench platform
     cargo bench --bench router
+    cargo bench --bench pooler
     cargo bench --profile requests --bench edge
     cargo bench --profile requests --bench services
     cargo bench --profile requests --bench functions

@@ -26,7 +26,7 @@ use tokio_postgres::{Client, NoTls};
 const ROUNDS: usize = 5;
 /// Duration of a run, in seconds.
 const SECONDS: &str = "3";
-/// Number of idle sessions. The server permits thirty.
+/// Number of idle sessions.
 const IDLE: u32 = 25;
 /// Configuration of a project's cluster.
 const CONF: &str = include_str!("../src/data_plane/clusters/recipes/project.conf");

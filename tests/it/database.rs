@@ -3,6 +3,7 @@
 
 mod history;
 
+use futures_util::future::join_all;
 use gantry::base::ids::ProjectRef;
 use serde_json::{Value, json};
 
@@ -101,6 +102,21 @@ async fn query_returns_rows_as_json() {
         (empty.text(), empty.header("content-type")),
         ("[]", Some("application/json"))
     );
+}
+
+#[tokio::test]
+async fn burst_of_queries_waits_for_places_of_the_project() {
+    let project = Project::new().await;
+    let body = json!({"query": "select count(*)::int as n from pg_stat_activity, pg_sleep(0.02) \
+                                where usename = 'gantry_owner'"});
+    let calls = (0..24).map(|_| project.query(&project.app.owner, body.clone()));
+    let mut most = 0;
+    for answer in join_all(calls).await {
+        let rows = answer.expect(201).json();
+        most = most.max(rows[0]["n"].as_i64().unwrap());
+    }
+    // A few that have ended are still counted.
+    assert!((2..12).contains(&most), "{most} sessions at a time");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The PostgreSQL proxy, with real clients and servers.
 
 mod hostile;
+mod pooler;
 mod rules;
 mod sessions;
 mod states;
@@ -9,7 +10,10 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use gantry::{
     base::ids::ProjectRef,
-    data_plane::{postgres_proxy, postgres_proxy::PostgresProxyTls},
+    data_plane::{
+        postgres_proxy,
+        postgres_proxy::{PostgresProxyTls, SessionKind},
+    },
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -48,6 +52,10 @@ impl Way {
     }
 
     async fn to(app: TestApp, project: ProjectRef) -> Self {
+        Self::with(app, project, SessionKind::Direct).await
+    }
+
+    async fn with(app: TestApp, project: ProjectRef, kind: SessionKind) -> Self {
         let (tls, authority) =
             PostgresProxyTls::own_authority(app.machine.dir(), "example.test").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -56,6 +64,7 @@ impl Way {
             app.app.data_plane.clone(),
             listener,
             Some(tls),
+            kind,
         ));
         Self {
             app,

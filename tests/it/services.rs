@@ -226,7 +226,7 @@ async fn get_over(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -
 }
 
 /// Waits until a condition holds that has no event.
-async fn until(mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(mut condition: impl AsyncFnMut() -> bool) {
     let holds = async {
         while !condition().await {
             tokio::task::yield_now().await;

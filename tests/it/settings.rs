@@ -122,7 +122,7 @@ async fn update_settings_applies_before_the_response() {
             shown(&app, &app, &project, "max_connections").await,
             shown(&app, &app, &project, "work_mem").await
         ),
-        (json!("30"), json!("4MB"))
+        (json!("118"), json!("4MB"))
     );
 }
 

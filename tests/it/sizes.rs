@@ -55,12 +55,12 @@ const TOO_LARGE: InstanceSize = InstanceSize::X48;
 async fn resize_restarts_the_server_with_its_connections_memory_and_workers() {
     let (app, project) = running().await;
     let pid = app.machine.pid(&project).await;
-    assert_eq!(shown(&app, &project, "max_connections").await, "30");
+    assert_eq!(shown(&app, &project, "max_connections").await, "118");
     resize(&app, &project, InstanceSize::Small).await;
     assert_ne!(app.machine.pid(&project).await, pid);
     assert_eq!(size(&app, &project).await, "ci_small");
     for (name, value) in [
-        ("max_connections", "90"),
+        ("max_connections", "153"),
         ("shared_buffers", "256MB"),
         ("max_worker_processes", "8"),
         ("effective_cache_size", "1536MB"),
@@ -94,7 +94,7 @@ async fn size_that_does_not_start_is_rolled_back() {
     let (app, project) = running().await;
     resize(&app, &project, TOO_LARGE).await;
     assert_eq!(size(&app, &project).await, "ci_micro");
-    assert_eq!(shown(&app, &project, "max_connections").await, "30");
+    assert_eq!(shown(&app, &project, "max_connections").await, "118");
 }
 
 #[tokio::test]

@@ -50,6 +50,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "src/data_plane/clusters/online_copy/copier.rs",
         "limits the speed of a copy, and waits for a write of the server",
     ),
+    (
+        "src/data_plane/database_session/session.rs",
+        "no event when a full server has room",
+    ),
     ("tests/it/branches.rs", "no event for the end of a run"),
     ("tests/it/backups.rs", "no event for an archived segment"),
     (

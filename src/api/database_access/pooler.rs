@@ -1,17 +1,28 @@
-//! Operations on connection pooling. Connections are not pooled: each one is a session.
+//! Operations on connection pooling. Without a kit of the pooler, each connection is a session.
+
+use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, json};
 
 use crate::{
     api::context::ApiContext,
     base::{error::Error, ids::ProjectRef},
     data_plane::{
-        postgres_proxy::{PROJECT_CONNECTIONS_MAX, PublishedAddress},
+        database_access,
+        postgres_proxy::PublishedAddress,
         projects,
+        service_proxy::upstreams::Service,
+        service_settings::{DEFAULT_POOL_SIZE, POOL_MODE},
+        services::{
+            environment,
+            pooler::{self, PoolMode, PoolerConfig},
+        },
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
+        audit::Recorder,
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
@@ -36,21 +47,10 @@ enum DatabaseType {
     Primary,
 }
 
-/// Assignment of server connections to client sessions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(inline)]
-#[serde(rename_all = "lowercase")]
-enum PoolMode {
-    /// A server connection serves transactions of several clients. Not supported.
-    Transaction,
-    /// A server connection serves one client session.
-    Session,
-}
-
 /// Connection settings of a database.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SupavisorConfigResponse")]
-struct PoolerConfig {
+struct PoolerView {
     identifier: ProjectRef,
     database_type: DatabaseType,
     is_using_scram_auth: bool,
@@ -63,14 +63,51 @@ struct PoolerConfig {
     #[serde(rename = "connectionString")]
     deprecated_connection_string: String,
     default_pool_size: Option<u32>,
-    max_client_conn: Option<usize>,
+    max_client_conn: Option<u32>,
     pool_mode: PoolMode,
 }
 
 /// Returns a connection string with a placeholder for the password.
-fn connection_string(project: &ProjectRef, published: &PublishedAddress) -> String {
-    let PublishedAddress { host, port, .. } = published;
+fn connection_string(project: &ProjectRef, host: &str, port: u16) -> String {
     format!("postgresql://postgres.{project}:[YOUR-PASSWORD]@{host}:{port}/postgres")
+}
+
+/// The sessions that clients get at the published port.
+struct ClientSessions {
+    port: u16,
+    pool_mode: PoolMode,
+    default_pool_size: Option<u32>,
+    max_client_conn: u32,
+}
+
+impl ClientSessions {
+    /// Returns those of the pooler's port, if a pooler is installed.
+    async fn of(
+        context: &ApiContext,
+        project: &Project,
+        published: Option<&PublishedAddress>,
+    ) -> Result<Self, Error> {
+        let port = published.map(|published| published.port);
+        let pooler_port = published.and_then(|published| published.pooler_port);
+        let is_pooled = pooler::is_installed(context) && (pooler_port.is_some() || port.is_none());
+        let port = port.unwrap_or_default();
+        if is_pooled {
+            let config = pooler::config(context, project.id).await?;
+            return Ok(Self {
+                port: pooler_port.unwrap_or(port),
+                pool_mode: config.pool_mode,
+                default_pool_size: Some(config.default_pool_size),
+                max_client_conn: config.max_client_conn,
+            });
+        }
+        let budget = database_access::connections(context, project.id).await?;
+        Ok(Self {
+            port,
+            pool_mode: PoolMode::Session,
+            default_pool_size: None,
+            max_client_conn: budget.direct,
+        })
+    }
 }
 
 /// Rejects a project that was removed.
@@ -81,34 +118,29 @@ async fn ensure_exists(context: &ApiContext, project: &Project) -> Result<(), Er
     }
 }
 
-async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<PoolerConfig>>, Error> {
+async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<PoolerView>>, Error> {
     ensure_exists(&context, &project).await?;
+    let published = context.data_plane_settings.databases.as_ref();
+    let sessions = ClientSessions::of(&context, &project, published).await?;
     let pooler = |published: &PublishedAddress| {
-        let connection_string = connection_string(&project.reference, published);
-        PoolerConfig {
+        let connection_string =
+            connection_string(&project.reference, &published.host, sessions.port);
+        PoolerView {
             identifier: project.reference.clone(),
             database_type: DatabaseType::Primary,
             is_using_scram_auth: true,
             db_user: format!("postgres.{}", project.reference),
             db_host: published.host.clone(),
-            db_port: published.port,
+            db_port: sessions.port,
             db_name: "postgres",
             deprecated_connection_string: connection_string.clone(),
             connection_string,
-            default_pool_size: None,
-            max_client_conn: Some(PROJECT_CONNECTIONS_MAX),
-            pool_mode: PoolMode::Session,
+            default_pool_size: sessions.default_pool_size,
+            max_client_conn: Some(sessions.max_client_conn),
+            pool_mode: sessions.pool_mode,
         }
     };
-    Ok(Json(
-        context
-            .data_plane_settings
-            .databases
-            .as_ref()
-            .map(pooler)
-            .into_iter()
-            .collect(),
-    ))
+    Ok(Json(published.map(pooler).into_iter().collect()))
 }
 
 pub(super) static UPDATE: Endpoint = Endpoint {
@@ -120,15 +152,27 @@ pub(super) static UPDATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabasePoolingConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(update).sample(r#"{"pool_mode": "session"}"#),
+    handler: || mount(update).sample(r#"{"pool_mode": "transaction"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateSupavisorConfigBody")]
+#[expect(
+    clippy::option_option,
+    reason = "an absent value keeps the size, null restores the default"
+)]
 struct UpdatePoolerRequest {
-    #[schemars(range(min = 0, max = 3000))]
-    default_pool_size: Option<u32>,
+    /// `null`: the size of the compute size.
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<u32>", range(min = 0, max = 3000))]
+    default_pool_size: Option<Option<u32>>,
     pool_mode: Option<PoolMode>,
+}
+
+/// Distinguishes `null` from an absent value.
+#[expect(clippy::option_option, reason = "the type of the field")]
+fn given<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<u32>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -138,29 +182,61 @@ struct UpdatePoolerResponse {
     pool_mode: PoolMode,
 }
 
-/// Validates the request. Only the settings in effect are accepted, so nothing is changed.
+/// Changes the settings of the pooler. A running one has them when this returns.
+///
+/// Errors: [`Error::Invalid`] without a kit, unless the settings are those in effect, and for a
+/// pool that the compute size has no room for.
 async fn update(
     project: Project,
     context: ApiContext,
+    audit: Arc<Recorder>,
     Json(request): Json<UpdatePoolerRequest>,
 ) -> Result<Json<UpdatePoolerResponse>, Error> {
     ensure_exists(&context, &project).await?;
-    if request.pool_mode == Some(PoolMode::Transaction) {
+    if !pooler::is_installed(&context) {
+        return unpooled(&request).map(Json);
+    }
+    let mut change = Map::new();
+    if let Some(mode) = request.pool_mode {
+        change.insert(POOL_MODE.to_owned(), json!(mode));
+    }
+    if let Some(size) = &request.default_pool_size {
+        change.insert(DEFAULT_POOL_SIZE.to_owned(), json!(size));
+    }
+    let before = pooler::config(&context, project.id).await?;
+    if let Some(Some(size)) = request.default_pool_size
+        && size > before.pool_max
+    {
         return Err(Error::invalid(
-            "pool_mode",
-            "transaction is not available on this server; every connection is a session",
+            DEFAULT_POOL_SIZE,
+            format!(
+                "the compute size of the project has room for {} server connections",
+                before.pool_max
+            ),
         ));
     }
-    if request.default_pool_size.is_some() {
-        return Err(Error::invalid(
-            "default_pool_size",
-            "connections are not pooled on this server; leave it out, or send null",
-        ));
-    }
+    environment::update(&context, &project, Service::Pooler, &change, &audit).await?;
+    let after = pooler::config(&context, project.id).await?;
     Ok(Json(UpdatePoolerResponse {
+        default_pool_size: Some(after.default_pool_size),
+        pool_mode: after.pool_mode,
+    }))
+}
+
+/// Accepts only the settings in effect without a pooler.
+fn unpooled(request: &UpdatePoolerRequest) -> Result<UpdatePoolerResponse, Error> {
+    const MISSING: &str = "no pooler is installed on this server, so every connection is a \
+                           session; the operator installs one with `gantry service install pooler`";
+    if request.pool_mode == Some(PoolMode::Transaction) {
+        return Err(Error::invalid(POOL_MODE, MISSING));
+    }
+    if request.default_pool_size.flatten().is_some() {
+        return Err(Error::invalid(DEFAULT_POOL_SIZE, MISSING));
+    }
+    Ok(UpdatePoolerResponse {
         default_pool_size: None,
         pool_mode: PoolMode::Session,
-    }))
+    })
 }
 
 pub(super) static GET_PGBOUNCER: Endpoint = Endpoint {
@@ -180,8 +256,10 @@ pub(super) static GET_PGBOUNCER: Endpoint = Endpoint {
 #[schemars(rename = "V1PgbouncerConfigResponse")]
 struct PgBouncerConfig {
     pool_mode: PoolMode,
-    max_client_conn: usize,
-    /// Empty, because every startup parameter is passed on.
+    max_client_conn: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default_pool_size: Option<u32>,
+    /// Startup parameters that have no effect. All others are passed on, or rejected.
     ignore_startup_parameters: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     connection_string: Option<String>,
@@ -192,14 +270,18 @@ async fn get_pgbouncer(
     context: ApiContext,
 ) -> Result<Json<PgBouncerConfig>, Error> {
     ensure_exists(&context, &project).await?;
+    let published = context.data_plane_settings.databases.as_ref();
+    let sessions = ClientSessions::of(&context, &project, published).await?;
     Ok(Json(PgBouncerConfig {
-        pool_mode: PoolMode::Session,
-        max_client_conn: PROJECT_CONNECTIONS_MAX,
-        ignore_startup_parameters: "",
-        connection_string: context
-            .data_plane_settings
-            .databases
-            .as_ref()
-            .map(|published| connection_string(&project.reference, published)),
+        pool_mode: sessions.pool_mode,
+        max_client_conn: sessions.max_client_conn,
+        default_pool_size: sessions.default_pool_size,
+        ignore_startup_parameters: if sessions.default_pool_size.is_some() {
+            PoolerConfig::IGNORED_PARAMETERS
+        } else {
+            ""
+        },
+        connection_string: published
+            .map(|published| connection_string(&project.reference, &published.host, sessions.port)),
     }))
 }

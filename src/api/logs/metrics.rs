@@ -1,4 +1,5 @@
-//! Metrics of a project's PostgreSQL server in Prometheus format. A stopped server is not started.
+//! Metrics of a project's PostgreSQL server and its pooler in Prometheus format. A stopped server
+//! or pooler is not started.
 
 use std::fmt::Write;
 
@@ -8,9 +9,12 @@ use crate::{
     api::context::ApiContext,
     base::{
         error::{Context, Error},
-        ids::ProjectRef,
+        ids::{ProjectId, ProjectRef},
     },
-    data_plane::clusters::superuser,
+    data_plane::{
+        clusters::superuser,
+        services::pooler::{self, PoolerFigures},
+    },
 };
 
 /// Name, kind and description of each metric, in the order of the columns of
@@ -53,7 +57,11 @@ const METRICS: [(&str, &str, &str); 10] = [
 ];
 
 /// Returns the metrics in Prometheus text format.
-pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<String, Error> {
+pub(super) async fn page(
+    context: &ApiContext,
+    id: ProjectId,
+    project: &ProjectRef,
+) -> Result<String, Error> {
     let runs = context
         .driver
         .running(project)
@@ -62,13 +70,7 @@ pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<S
         .is_some();
     let mut page = String::new();
     let labels = format!("{{supabase_project_ref=\"{project}\",service_type=\"db\"}}");
-    let mut put = |(name, kind, help): (&str, &str, &str), value: f64| {
-        // Writing to a string cannot fail.
-        let _ = write!(
-            page,
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}\n"
-        );
-    };
+    let mut put = |metric, value| put(&mut page, &labels, metric, value);
     put(
         ("pg_up", "gauge", "Whether the server runs."),
         if runs { 1.0 } else { 0.0 },
@@ -90,5 +92,84 @@ pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<S
             );
         }
     }
+    if let Some(figures) = pooler::figures(context, id).await {
+        put_pooler(&mut page, project, &figures);
+    }
     Ok(page)
+}
+
+fn put(page: &mut String, labels: &str, (name, kind, help): (&str, &str, &str), value: f64) {
+    // Writing to a string cannot fail.
+    let _ = write!(
+        page,
+        "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}\n"
+    );
+}
+
+fn put_pooler(page: &mut String, project: &ProjectRef, figures: &PoolerFigures) {
+    let labels = format!("{{supabase_project_ref=\"{project}\",service_type=\"pooler\"}}");
+    for (name, kind, help, value) in [
+        (
+            "pgbouncer_clients_active",
+            "gauge",
+            "Clients of the pooler that do not wait.",
+            figures.clients_active,
+        ),
+        (
+            "pgbouncer_clients_waiting",
+            "gauge",
+            "Clients that wait for a server connection.",
+            figures.clients_waiting,
+        ),
+        (
+            "pgbouncer_servers_active",
+            "gauge",
+            "Server connections that a client has.",
+            figures.servers_active,
+        ),
+        (
+            "pgbouncer_servers_idle",
+            "gauge",
+            "Server connections that no client has.",
+            figures.servers_idle,
+        ),
+        (
+            "pgbouncer_longest_wait_seconds",
+            "gauge",
+            "Time for which the first waiting client has waited.",
+            figures.longest_wait,
+        ),
+        (
+            "pgbouncer_transactions_total",
+            "counter",
+            "Transactions of clients.",
+            figures.transactions,
+        ),
+        (
+            "pgbouncer_queries_total",
+            "counter",
+            "Queries of clients.",
+            figures.queries,
+        ),
+        (
+            "pgbouncer_received_bytes_total",
+            "counter",
+            "Bytes that clients sent.",
+            figures.bytes_received,
+        ),
+        (
+            "pgbouncer_sent_bytes_total",
+            "counter",
+            "Bytes that clients received.",
+            figures.bytes_sent,
+        ),
+        (
+            "pgbouncer_wait_seconds_total",
+            "counter",
+            "Time for which clients waited for server connections.",
+            figures.waited,
+        ),
+    ] {
+        put(page, &labels, (name, kind, help), value);
+    }
 }

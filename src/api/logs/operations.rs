@@ -442,5 +442,7 @@ impl Output for Page {
 }
 
 async fn scrape(project: Project, context: ApiContext) -> Result<Page, Error> {
-    metrics::page(&context, &project.reference).await.map(Page)
+    metrics::page(&context, project.id, &project.reference)
+        .await
+        .map(Page)
 }

@@ -44,6 +44,7 @@ fn event(line: &OutputLine) -> Event {
         Service::Storage => Source::Storage,
         Service::Realtime => Source::Realtime,
         Service::Functions => Source::Function,
+        Service::Pooler => Source::Pgbouncer,
     };
     let lower = line.text.to_lowercase();
     let is_failure = FAILURE_WORDS.iter().any(|word| lower.contains(word));

@@ -11,9 +11,9 @@ use crate::{
     api::context::ApiContext,
     base::error::{Context, Error},
     data_plane::{
-        postgres_proxy::PROJECT_CONNECTIONS_MAX,
         projects,
         projects::{InstanceSize, parameters},
+        services::pooler,
     },
     platform::{
         access::{Permission as P, Project, pat_only},
@@ -127,11 +127,17 @@ fn gigabytes(bytes: u64) -> f64 {
 fn meta(context: &ApiContext, size: InstanceSize) -> Value {
     let smallest = context.driver.resource_limits().copied();
     let limits = size.limits(&smallest.unwrap_or_default());
+    let connections = size.connections();
+    let of_pooler_port = if pooler::is_installed(context) {
+        connections.pooled
+    } else {
+        connections.direct
+    };
     json!({
         "memory_gb": gigabytes(limits.memory_bytes),
         "cpu_dedicated": false,
-        "connections_direct": size.sessions(),
-        "connections_pooler": size.sessions().min(u64::try_from(PROJECT_CONNECTIONS_MAX).unwrap_or(u64::MAX)),
+        "connections_direct": connections.direct,
+        "connections_pooler": of_pooler_port,
     })
 }
 

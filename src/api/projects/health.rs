@@ -129,7 +129,9 @@ pub async fn check(
                 )
                 .await?
             }
-            Service::Pooler | Service::PgBouncer => not_run(*service),
+            Service::Pooler | Service::PgBouncer => {
+                proxied(context, project, *service, ProxiedService::Pooler, timeout).await?
+            }
         });
     }
     Ok(answers)

@@ -183,6 +183,15 @@ pub struct Config {
     )]
     pub db_listen: Vec<SocketAddr>,
 
+    /// The port of `--db-listen` on which connections are pooled by transaction. 0: on none.
+    #[arg(
+        long,
+        env = "GANTRY_POOLER_PORT",
+        default_value_t = 6543,
+        value_name = "PORT"
+    )]
+    pub pooler_port: u16,
+
     /// Host name in connection strings. Default: `pooler.<domain>`.
     #[arg(long, env = "GANTRY_DB_HOST", value_name = "HOST")]
     pub db_host: Option<String>,

@@ -28,16 +28,26 @@ impl<K: Copy + Eq + Hash> ConnectionLimit<K> {
 
     /// Returns a permit, or `None` if `max` permits are held for `key`.
     pub fn try_acquire(self: &Arc<Self>, key: K) -> Option<ConnectionPermit<K>> {
+        self.try_acquire_within(key, self.max)
+    }
+
+    /// Returns a permit, or `None` if `max` permits or those of the limit are held for `key`.
+    pub fn try_acquire_within(self: &Arc<Self>, key: K, max: usize) -> Option<ConnectionPermit<K>> {
         let mut holders = self.holders.lock();
         let count = holders.entry(key).or_default();
-        // `max` is at least 1, so an entry of zero never remains in the map.
-        (*count < self.max).then(|| {
+        // At least 1, so an entry of zero never remains in the map.
+        (*count < max.min(self.max).max(1)).then(|| {
             *count += 1;
             ConnectionPermit {
                 limit: Arc::clone(self),
                 key,
             }
         })
+    }
+
+    /// Returns whether a permit is held for `key`.
+    pub fn is_held(&self, key: &K) -> bool {
+        self.holders.lock().contains_key(key)
     }
 }
 
@@ -62,7 +72,10 @@ mod tests {
         let limit = ConnectionLimit::new(2);
         let first: Vec<_> = [1, 1].map(|key| limit.try_acquire(key).unwrap()).into();
         assert!(limit.try_acquire(1).is_none());
-        let other = limit.try_acquire(2).unwrap();
+        assert!(limit.is_held(&1) && !limit.is_held(&2));
+        assert!(limit.try_acquire_within(1, 3).is_none());
+        let other = limit.try_acquire_within(2, 1).unwrap();
+        assert!(limit.try_acquire_within(2, 1).is_none());
         drop(first);
         assert!(limit.try_acquire(1).is_some());
         drop(other);

@@ -1,5 +1,6 @@
 //! Installs the engine `debian-17`: PostgreSQL with its extensions from the packages of Debian 13,
-//! and the C library that they need, so that it runs on any Linux (decision 0088).
+//! and the C library that they need, so that it runs on any Linux (decision 0088). Other programs
+//! are unpacked in the same way, by [`unpack_program`].
 //!
 //! The packages and their digests are pinned, so no mirror is trusted.
 
@@ -12,7 +13,7 @@ use url::Url;
 use super::{
     At, ClusterError, Engine, Result, blocking, files,
     manifest::{EngineManifest, EngineRuntime, InstalledPackage},
-    packages::{PackageFilter, unpack},
+    packages::{PackageContents, PackageFilter, unpack},
     registry::Registry,
 };
 use crate::base::clock::Entropy;
@@ -82,10 +83,10 @@ fn architecture() -> Result<Architecture> {
     }
 }
 
-/// Returns the pinned packages of an architecture.
-fn pinned(architecture: &str) -> Vec<PinnedPackage> {
+/// Returns the packages of a list that are for an architecture.
+fn pinned(list: &'static str, architecture: &str) -> Vec<PinnedPackage> {
     let mut packages = Vec::new();
-    for line in PINNED.lines().filter(|line| !line.starts_with('#')) {
+    for line in list.lines().filter(|line| !line.starts_with('#')) {
         let mut fields = line.split_whitespace();
         let (Some(of), Some(sha256), Some(bytes), Some(path)) =
             (fields.next(), fields.next(), fields.next(), fields.next())
@@ -150,7 +151,7 @@ pub async fn install(
     entropy: &Entropy,
 ) -> Result<Engine> {
     let architecture = architecture()?;
-    let packages = pinned(architecture.name);
+    let packages = pinned(PINNED, architecture.name);
     let version = version(&packages)?;
     let place = engines.join(format!("{version}-debian13.{REVISION}"));
     let programs = Path::new("usr/lib/postgresql")
@@ -159,7 +160,15 @@ pub async fn install(
     if !place.exists() {
         let unpacked = super::install::unfinished_folder(engines, entropy)?;
         let made = async {
-            fetch_all(&packages, &architecture, mirrors, registry, &unpacked).await?;
+            let contents = PackageContents::Engine(MAJOR);
+            fetch_all(
+                &packages,
+                contents,
+                &architecture,
+                (mirrors, registry),
+                &unpacked,
+            )
+            .await?;
             let manifest = EngineManifest {
                 source: SOURCE.to_owned(),
                 version,
@@ -181,12 +190,32 @@ pub async fn install(
     Ok(Engine::find(Some(&place.join(programs)))?)
 }
 
+/// Downloads the packages of a list for this machine's processor, and unpacks the program of this
+/// name to `bin/` below `to`, with its libraries and loader in `libs/`.
+pub async fn unpack_program(
+    list: &'static str,
+    program: &'static str,
+    (mirrors, registry): (&[Url], &Registry),
+    to: &Path,
+) -> Result<()> {
+    let architecture = architecture()?;
+    let packages = pinned(list, architecture.name);
+    let contents = PackageContents::Program(program);
+    fetch_all(&packages, contents, &architecture, (mirrors, registry), to).await?;
+    let to = to.to_owned();
+    blocking(move || {
+        super::install::open_up(&to)?;
+        files::sync_fs(&to)
+    })
+    .await
+}
+
 /// Downloads, verifies and unpacks all packages.
 async fn fetch_all(
     packages: &[PinnedPackage],
+    contents: PackageContents,
     architecture: &Architecture,
-    mirrors: &[Url],
-    registry: &Registry,
+    (mirrors, registry): (&[Url], &Registry),
     unpacked: &Path,
 ) -> Result<()> {
     let mut first = 0;
@@ -196,7 +225,7 @@ async fn fetch_all(
         first = from;
         let to = unpacked.to_owned();
         let filter = PackageFilter {
-            major: MAJOR,
+            contents,
             triplet: architecture.triplet,
         };
         blocking(move || unpack(&archive, &filter, &to)).await?;
@@ -295,7 +324,7 @@ mod tests {
     fn pinned_packages_are_complete_for_both_architectures() {
         let names = |architecture| {
             let mut names = Vec::new();
-            for package in pinned(architecture) {
+            for package in pinned(PINNED, architecture) {
                 assert_eq!(hex::decode(package.sha256).unwrap().len(), 32);
                 assert!((1000..64 << 20).contains(&package.bytes), "{package:?}");
                 assert!(package.path.starts_with("pool/main/"));
@@ -308,7 +337,11 @@ mod tests {
         for needed in ["libc6", "postgresql-17", "postgresql-17-pgvector"] {
             assert!(amd64.iter().any(|name| name == needed), "{needed}");
         }
-        assert!(version(&pinned("amd64")).unwrap().starts_with("17."));
+        assert!(
+            version(&pinned(PINNED, "amd64"))
+                .unwrap()
+                .starts_with("17.")
+        );
         let digest = hex::encode(&Sha256::digest(PINNED)[..4]);
         assert_eq!(
             (digest.as_str(), REVISION),

@@ -1,8 +1,9 @@
-//! Unpacks packages of Debian into the folder of an engine.
+//! Unpacks packages of Debian into the folder of an engine, or of another program.
 //!
 //! A `.deb` file is an `ar` archive (deb(5)) with a compressed `tar` archive of the files. Of
 //! these, an engine takes programs and libraries of PostgreSQL, shared libraries and copyright
-//! notices; everything else is skipped. Sizes and counts are bounded, links are kept within their
+//! notices; another program takes itself, shared libraries and copyright notices. Everything else
+//! is skipped. Sizes and counts are bounded, links are kept within their
 //! folder.
 
 use std::{
@@ -27,17 +28,25 @@ const UNPACKED_BYTES_MAX: u64 = 512 << 20;
 /// Maximum number of entries of one package.
 const ENTRIES_MAX: usize = 50_000;
 
-/// The parts of packages that form an engine.
+/// The purpose of packages.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum PackageContents {
+    /// An engine of this major version of PostgreSQL.
+    Engine(u16),
+    /// The program of this name in `/usr/sbin`.
+    Program(&'static str),
+}
+
+/// The parts of packages that are needed.
 #[derive(Debug)]
 pub(super) struct PackageFilter {
-    /// Major version of PostgreSQL.
-    pub(super) major: u16,
+    pub(super) contents: PackageContents,
     /// Folder of the shared libraries: `x86_64-linux-gnu`.
     pub(super) triplet: &'static str,
 }
 
 impl PackageFilter {
-    /// Returns the place in the engine's folder of a file of a package, if the engine needs it.
+    /// Returns the place of a file of a package in the folder, if it is needed.
     fn place(&self, path: &Path) -> Option<PathBuf> {
         let mut parts = Vec::new();
         for part in path.components() {
@@ -47,39 +56,49 @@ impl PackageFilter {
                 _ => return None,
             }
         }
-        let major = self.major.to_string();
         match parts.as_slice() {
             ["usr", "lib", triplet, name] | ["lib", triplet, name]
                 if *triplet == self.triplet && is_library(name) =>
             {
-                Some(Path::new("libs").join(name))
+                return Some(Path::new("libs").join(name));
             }
-            ["usr", "lib", "postgresql", of, "bin", _] if *of == major => {
-                Some(parts.iter().collect())
-            }
-            // Compilation to machine code needs LLVM, which is larger than everything else.
-            ["usr", "lib", "postgresql", of, "lib", name]
-                if *of == major
-                    && is_library(name)
-                    && is_complete(name)
-                    && !name.starts_with("llvmjit") =>
-            {
-                Some(parts.iter().collect())
-            }
-            ["usr", "share", "postgresql", of, "extension", name] if *of == major => {
-                let folder: PathBuf = parts[..parts.len() - 1].iter().collect();
-                is_complete(name).then(|| folder.join(without_alternative(name)))
-            }
-            ["usr", "share", "postgresql", of, first, ..] if *of == major && *first != "man" => {
-                Some(parts.iter().collect())
-            }
-            // Coordinate systems of PostGIS. The library finds them relative to the program.
-            ["usr", "share", "proj", _] => Some(parts.iter().collect()),
             ["usr", "share", "doc", package, "copyright"] => {
-                Some(Path::new("licenses").join(package))
+                return Some(Path::new("licenses").join(package));
             }
-            _ => None,
+            _ => {}
         }
+        match self.contents {
+            PackageContents::Engine(major) => place_in_engine(&parts, &major.to_string()),
+            PackageContents::Program(program) => {
+                (parts == ["usr", "sbin", program]).then(|| Path::new("bin").join(program))
+            }
+        }
+    }
+}
+
+/// Returns the place in the engine's folder of a file of PostgreSQL.
+fn place_in_engine(parts: &[&str], major: &str) -> Option<PathBuf> {
+    match parts {
+        ["usr", "lib", "postgresql", of, "bin", _] if *of == major => Some(parts.iter().collect()),
+        // Compilation to machine code needs LLVM, which is larger than everything else.
+        ["usr", "lib", "postgresql", of, "lib", name]
+            if *of == major
+                && is_library(name)
+                && is_complete(name)
+                && !name.starts_with("llvmjit") =>
+        {
+            Some(parts.iter().collect())
+        }
+        ["usr", "share", "postgresql", of, "extension", name] if *of == major => {
+            let folder: PathBuf = parts[..parts.len() - 1].iter().collect();
+            is_complete(name).then(|| folder.join(without_alternative(name)))
+        }
+        ["usr", "share", "postgresql", of, first, ..] if *of == major && *first != "man" => {
+            Some(parts.iter().collect())
+        }
+        // Coordinate systems of PostGIS. The library finds them relative to the program.
+        ["usr", "share", "proj", _] => Some(parts.iter().collect()),
+        _ => None,
     }
 }
 
@@ -186,7 +205,7 @@ mod tests {
     use super::*;
 
     const FILTER: PackageFilter = PackageFilter {
-        major: 17,
+        contents: PackageContents::Engine(17),
         triplet: "x86_64-linux-gnu",
     };
 
@@ -230,6 +249,28 @@ mod tests {
             ("./etc/passwd", None),
         ] {
             let found = FILTER.place(Path::new(path));
+            assert_eq!(found.as_deref(), place.map(Path::new), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_the_program_and_its_libraries_are_taken() {
+        let filter = PackageFilter {
+            contents: PackageContents::Program("pgbouncer"),
+            triplet: "x86_64-linux-gnu",
+        };
+        for (path, place) in [
+            ("./usr/sbin/pgbouncer", Some("bin/pgbouncer")),
+            ("./usr/sbin/other", None),
+            ("./usr/lib/postgresql/17/bin/postgres", None),
+            (
+                "./usr/lib/x86_64-linux-gnu/libc.so.6",
+                Some("libs/libc.so.6"),
+            ),
+            ("./usr/share/doc/libc6/copyright", Some("licenses/libc6")),
+            ("./etc/pgbouncer/pgbouncer.ini", None),
+        ] {
+            let found = filter.place(Path::new(path));
             assert_eq!(found.as_deref(), place.map(Path::new), "{path}");
         }
     }

@@ -211,6 +211,12 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "pgbouncer",
+        schemas: &["pgbouncer"],
+        requires: None,
+        scripts: scripts!["pgbouncer/functions/get_auth"],
+    },
+    Part {
         name: "graphql_public",
         schemas: &["graphql_public"],
         requires: None,

@@ -22,7 +22,10 @@ use crate::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::{context::DataPlaneContext, projects::Status},
+    data_plane::{
+        context::DataPlaneContext,
+        projects::{self, Status, sizes::ConnectionBudget},
+    },
 };
 
 /// Name prefix of login roles for clients.
@@ -45,6 +48,8 @@ pub struct ConnectionAdmission {
     pub here: bool,
     /// Whether connections without TLS are rejected.
     pub tls_required: bool,
+    /// The connections that its server has room for.
+    pub connections: ConnectionBudget,
     /// Whether the client address is in a permitted network.
     pub admitted: bool,
     /// Whether the client address is banned.
@@ -81,6 +86,19 @@ pub async fn admission(
     }
 }
 
+/// Returns the connections that a project's server has room for.
+pub async fn connections(
+    context: &DataPlaneContext,
+    project: ProjectId,
+) -> Result<ConnectionBudget, Error> {
+    let sql = "select instance_size, (settings->>'max_connections')::bigint from projects \
+               where id = $1 and desired <> 'removed'";
+    let rows = context.db.query(sql, &[&project.0]).await;
+    let rows = rows.context("reading a project's connections")?;
+    let row = rows.first().ok_or_else(projects::removed)?;
+    Ok(ConnectionBudget::of(row.get(0), row.get(1)))
+}
+
 async fn rules(
     context: &DataPlaneContext,
     project: &ProjectRef,
@@ -88,7 +106,8 @@ async fn rules(
     let doing = "reading a project's access rules";
     let sql = "select p.id, p.status, p.asleep, p.node, coalesce(n.tls_required, false), n.allowed::text[], \
                array(select text(b.address) from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3), \
-               array(select b.until from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3) \
+               array(select b.until from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3), \
+               p.instance_size, (p.settings->>'max_connections')::bigint \
                from projects p left join project_networks n on n.project_id = p.id where p.ref = $1 and p.desired <> 'removed'";
     let rows = context
         .db
@@ -115,6 +134,7 @@ async fn rules(
         asleep: row.get(2),
         here: row.get::<_, Uuid>(3) == context.settings.node,
         tls_required: row.get(4),
+        connections: ConnectionBudget::of(row.get(8), row.get(9)),
         allowed: row
             .get::<_, Option<Vec<&str>>>(5)
             .map(networks)

@@ -13,7 +13,7 @@ use crate::{
         clock::Ticks,
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::projects::Status,
+    data_plane::projects::{Status, sizes::ConnectionBudget},
 };
 
 /// Maximum age of cached rules, in milliseconds: one hour.
@@ -31,6 +31,7 @@ pub(crate) struct AccessRules {
     pub(crate) asleep: bool,
     pub(crate) here: bool,
     pub(crate) tls_required: bool,
+    pub(crate) connections: ConnectionBudget,
     /// Permitted networks. `None` permits all.
     pub(crate) allowed: Option<Vec<IpNet>>,
     /// Banned networks with their expiry.
@@ -47,6 +48,7 @@ impl AccessRules {
             asleep: self.asleep,
             here: self.here,
             tls_required: self.tls_required,
+            connections: self.connections,
             admitted: self
                 .allowed
                 .as_ref()
@@ -124,6 +126,7 @@ mod tests {
             asleep: false,
             here: true,
             tls_required: true,
+            connections: ConnectionBudget::of("micro", None),
             allowed: None,
             bans: Vec::new(),
         }

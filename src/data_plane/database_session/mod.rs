@@ -4,6 +4,7 @@
 //! terminates statements that exceed the deadline. A customer's SQL never runs as a superuser.
 
 pub mod json;
+mod places;
 pub mod rows;
 pub(crate) mod segments;
 pub mod session;
@@ -16,6 +17,7 @@ pub mod types;
 
 use std::time::Duration;
 
+pub use places::{ProjectPlaces, SessionPlaces};
 pub use session::{ConnectTarget, DatabaseSession, SessionLimits};
 
 use crate::base::error::Error;

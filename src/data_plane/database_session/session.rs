@@ -21,12 +21,13 @@ use postgres_protocol::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::{Instant, timeout_at},
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep, timeout_at},
 };
 
 pub(crate) use super::rows::too_large;
 use super::{
-    DATABASE,
+    DATABASE, places,
     sql_error::SqlError,
     stop,
     stop::{Backend, CANCEL_GRACE},
@@ -43,6 +44,8 @@ use crate::{
 /// Maximum time for login. `behaviour.md` §8: a stopped project is answered with 544 after about 20
 /// s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before another attempt to log in to a full server.
+const FULL_PAUSE: Duration = Duration::from_millis(50);
 /// Buffer capacity of a read.
 const READ_BYTES: usize = 32 * 1024;
 
@@ -72,6 +75,8 @@ pub struct DatabaseSession {
     deadline: Instant,
     transaction: u8,
     failure_site: Option<FailureSite>,
+    /// Released after the session.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 /// Place of the last error of the server.
@@ -87,8 +92,11 @@ impl DatabaseSession {
     /// Logs in as `role`. `settings` are server parameters that override those of the role and the
     /// database.
     ///
-    /// Errors: [`Error::DatabaseUnreachable`] on timeout, or if the server is starting, stopping or
-    /// full; [`Error::DatabaseRefuses`] if the owner disabled the role and the repair failed.
+    /// Waits for a place among the sessions of the project, and for room in a full server.
+    ///
+    /// Errors: [`Error::DatabaseUnreachable`] on timeout, or if the server is starting or stopping;
+    /// [`Error::Busy`] if there is no place or room in time; [`Error::DatabaseRefuses`] if the
+    /// owner disabled the role and the repair failed.
     pub async fn open(
         target: &ConnectTarget,
         role: &str,
@@ -96,14 +104,23 @@ impl DatabaseSession {
         settings: &[(&str, &str)],
         limits: SessionLimits,
     ) -> Result<Self, Error> {
-        match Self::open_once(target, role, database, settings, limits).await {
-            Err(Error::DatabaseRefuses(_))
-                if database == DATABASE && Box::pin(target.repair()).await =>
-            {
-                Self::open_once(target, role, database, settings, limits).await
+        let place = target.place().await?;
+        let wait_until = Instant::now() + places::WAIT_MAX;
+        let opened = loop {
+            match Self::open_once(target, role, database, settings, limits).await {
+                Err(Error::DatabaseRefuses(_))
+                    if database == DATABASE && Box::pin(target.repair()).await =>
+                {
+                    break Self::open_once(target, role, database, settings, limits).await;
+                }
+                // No server announces that a session has ended.
+                Err(Error::Busy { .. }) if Instant::now() < wait_until => sleep(FULL_PAUSE).await,
+                opened => break opened,
             }
-            opened => opened,
-        }
+        };
+        let mut session = opened?;
+        session.place = place;
+        Ok(session)
     }
 
     /// Logs in without repairing platform roles.
@@ -133,6 +150,7 @@ impl DatabaseSession {
             deadline: connect_by + CONNECT_TIMEOUT,
             transaction: b'I',
             failure_site: None,
+            place: None,
         };
         match timeout_at(connect_by, session.log_in(role, database, settings)).await {
             Ok(logged_in) => logged_in?,
@@ -507,9 +525,13 @@ impl From<SessionFailure> for Error {
 /// Returns the error for a rejected login.
 fn login_error(error: SqlError, database: &str) -> Error {
     match error.code.get(..2) {
-        // The server is full, starting or stopping. A connection limit that the owner set on role
-        // or database has the same code and another text.
-        Some("53" | "57") if !error.summary().contains("too many connections for") => {
+        // The server is full. A connection limit that the owner set on role or database has the
+        // same code and another text.
+        Some("53") if !error.summary().contains("too many connections for") => Error::Busy {
+            retry: places::RETRY,
+        },
+        // The server is starting or stopping.
+        Some("57") if !error.summary().contains("too many connections for") => {
             Error::DatabaseUnreachable
         }
         // The role may not log in, or does not exist.

@@ -2,10 +2,11 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use tokio::{net::UnixStream, time::timeout};
+use tokio::{net::UnixStream, sync::OwnedSemaphorePermit, time::timeout};
 
+use super::places::ProjectPlaces;
 use crate::{
-    base::ids::ProjectRef,
+    base::{error::Error, ids::ProjectRef},
     data_plane::{cluster_driver::ClusterDriver, clusters::ServerSocket},
 };
 
@@ -18,7 +19,21 @@ pub struct ConnectTarget {
     socket: ServerSocket,
     /// Project whose platform roles are repaired after a rejected login.
     repair: Option<RoleRepair>,
+    /// Places of the project's sessions. `None`: their number is not bounded here.
+    places: Option<PlacesOfTarget>,
 }
+
+/// The places of the project of a target.
+#[derive(Debug, Clone)]
+struct PlacesOfTarget(Arc<ProjectPlaces>);
+
+impl PartialEq for PlacesOfTarget {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for PlacesOfTarget {}
 
 /// Project whose platform roles can be repaired.
 #[derive(Debug, Clone)]
@@ -41,6 +56,7 @@ impl ConnectTarget {
         Self {
             socket,
             repair: None,
+            places: None,
         }
     }
 
@@ -54,6 +70,24 @@ impl ConnectTarget {
         Self {
             socket: driver.socket(project),
             repair: Some(repair),
+            places: None,
+        }
+    }
+
+    /// Returns the target with bounded places for its sessions.
+    #[must_use]
+    pub fn with_places(self, places: Arc<ProjectPlaces>) -> Self {
+        Self {
+            places: Some(PlacesOfTarget(places)),
+            ..self
+        }
+    }
+
+    /// Waits for a place, if their number is bounded.
+    pub(super) async fn place(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        match &self.places {
+            Some(places) => places.0.acquire().await.map(Some),
+            None => Ok(None),
         }
     }
 

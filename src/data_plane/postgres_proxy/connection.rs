@@ -17,11 +17,12 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    CancelRegistration, LoginPermits, PostgresProxyTls, login,
+    CancelRegistration, LoginPermits, PostgresProxyTls, SessionKind, login,
     login::LoginOutcome,
     message_stream::MessageStream,
     pipe,
     pipe::PipeEnd,
+    pooled,
     rejection::ConnectionRejection,
     session_target,
     session_target::SessionTarget,
@@ -42,6 +43,7 @@ use crate::{
         database_access::{ConnectionAdmission, bans},
         projects,
         projects::Status,
+        services::{ServiceUse, pooler},
         temporary_access,
     },
 };
@@ -83,6 +85,7 @@ struct SessionRequest<C> {
     /// Server name of the TLS handshake.
     sni: Option<String>,
     encrypted: bool,
+    kind: SessionKind,
     startup: StartupMessage,
 }
 
@@ -97,9 +100,9 @@ enum Intent {
 /// Serves a connection until it ends. `login_permits` is released after the login.
 pub(super) async fn serve(
     context: &DataPlaneContext,
-    stream: TcpStream,
-    peer: SocketAddr,
+    (stream, peer): (TcpStream, SocketAddr),
     tls: Option<PostgresProxyTls>,
+    kind: SessionKind,
     login_permits: LoginPermits,
 ) {
     if let Err(error) = prepare(&stream) {
@@ -116,6 +119,7 @@ pub(super) async fn serve(
                     peer,
                     sni: None,
                     encrypted: false,
+                    kind,
                     startup: *startup,
                 },
                 login_permits,
@@ -131,6 +135,7 @@ pub(super) async fn serve(
                     peer,
                     sni,
                     encrypted: true,
+                    kind,
                     startup: *startup,
                 },
                 login_permits,
@@ -291,6 +296,8 @@ struct ProxySession<C> {
     server: UnixStream,
     early: (BytesMut, BytesMut),
     _place: ConnectionPermit<ProjectId>,
+    /// Keeps the pooler running.
+    _pooler: Option<ServiceUse>,
     _cancellable: Option<CancelRegistration>,
 }
 
@@ -340,24 +347,42 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         peer,
         sni,
         encrypted,
+        kind,
         startup,
     } = request;
+    let is_pooled = kind == SessionKind::Pooled && pooler::is_installed(context);
     let prepared = async {
         let named =
             session_target::find(&startup, sni.as_deref(), &context.settings.project_domain)?;
-        let options = startup::without_libraries(named.options.as_deref());
-        let packet = startup.packet(&named.user, Some(&options))?;
+        let options = if is_pooled {
+            // The pooler accepts none of its own.
+            pooled::check(&startup, &named.user)?;
+            named.options.clone()
+        } else {
+            Some(startup::without_libraries(named.options.as_deref()))
+        };
+        let packet = startup.packet(&named.user, options.as_deref())?;
         let door = admit(context, &named, peer, encrypted).await?;
-        let place = context
-            .postgres_proxy
-            .projects
-            .try_acquire(door.id)
+        let proxy = &context.postgres_proxy;
+        let (limit, max) = if is_pooled {
+            (&proxy.pooled, door.connections.pooled)
+        } else {
+            (&proxy.projects, door.connections.direct)
+        };
+        let place = limit
+            .try_acquire_within(door.id, usize::try_from(max).unwrap_or(usize::MAX))
             .ok_or(ConnectionRejection::ProjectFull)?;
-        let socket = context.driver.socket(&named.project);
-        let server = reach(&socket).await?;
-        Ok((named, door, place, socket, server, packet))
+        let (pooler, socket, server) = if is_pooled {
+            let (used, socket, server) = pooled::reach(context, door.id, &named.project).await?;
+            (Some(used), socket, server)
+        } else {
+            let socket = context.driver.socket(&named.project);
+            let server = reach(&socket).await?;
+            (None, socket, server)
+        };
+        Ok((named, door, (place, pooler), socket, server, packet))
     };
-    let (named, door, place, socket, server, packet) = match prepared.await {
+    let (named, door, (place, pooler), socket, server, packet) = match prepared.await {
         Ok(prepared) => prepared,
         Err(rejection) => {
             refuse(context, client, &rejection).await;
@@ -368,7 +393,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     let mut server = MessageStream::new(server);
     let login = async {
         server.send(&packet).await?;
-        login::relay(&mut client, &mut server).await
+        login::relay(&mut client, &mut server, is_pooled.then_some(&*named.user)).await
     };
     let rejection = match timeout(LOGIN, login).await {
         Ok(Ok(LoginOutcome::In(key))) => {
@@ -379,6 +404,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
                 server,
                 early: (sent, answered),
                 _place: place,
+                _pooler: pooler,
                 _cancellable: cancellable,
             });
         }
@@ -493,7 +519,8 @@ fn fault(error: &Error) -> ConnectionRejection {
     ConnectionRejection::Fault
 }
 
-async fn reach(socket: &ServerSocket) -> Result<UnixStream, ConnectionRejection> {
+/// Connects to a server.
+pub(super) async fn reach(socket: &ServerSocket) -> Result<UnixStream, ConnectionRejection> {
     let reached = async {
         loop {
             match socket.connect().await {

@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     message_stream::MessageStream,
+    pooled,
     rejection::{ConnectionRejection, sqlstate},
     startup::CancelKey,
 };
@@ -26,10 +27,12 @@ pub(super) enum LoginOutcome {
     Refused(ConnectionRejection),
 }
 
-/// Relays messages until the server is ready for queries or rejects the login.
+/// Relays messages until the server is ready for queries or rejects the login. The rejections of a
+/// pooler are those of PostgreSQL for `pooled_user`.
 pub(super) async fn relay<C, S>(
     client: &mut MessageStream<C>,
     server: &mut MessageStream<S>,
+    pooled_user: Option<&str>,
 ) -> std::io::Result<LoginOutcome>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -63,6 +66,18 @@ where
                 outbox.extend_from_slice(&message);
                 client.send(&outbox).await?;
                 return Ok(LoginOutcome::In(key));
+            }
+            RelayStep::End
+                if !exchange.is_open()
+                    && pooled_user.is_some()
+                    && pooled::is_wrong_password(&message[5..]) =>
+            {
+                let user = pooled_user.unwrap_or_default().to_owned();
+                outbox.extend_from_slice(&ConnectionRejection::WrongPassword(user).message());
+                client.send(&outbox).await?;
+                return Ok(LoginOutcome::Out {
+                    wrong_password: true,
+                });
             }
             RelayStep::End => {
                 outbox.extend_from_slice(&message);

@@ -2,6 +2,7 @@
 //!
 //! - `connection` reads the startup request, which `startup` parses, and negotiates TLS.
 //! - `session_target` finds the project in the startup message.
+//! - `pooled` reaches the pooler of a project, for the sessions of the pooler's port.
 //! - `login` relays the login and checks that the server authenticates the client by SCRAM-SHA-256.
 //! - `pipe` relays the session; `rejection` holds the errors that clients receive.
 //!
@@ -15,6 +16,7 @@ pub mod fuzzing;
 mod login;
 mod message_stream;
 mod pipe;
+mod pooled;
 mod rejection;
 mod session_target;
 mod startup;
@@ -48,9 +50,9 @@ use crate::{
 
 /// Maximum number of concurrent connections.
 pub const CONNECTIONS_MAX: usize = 4000;
-/// Maximum number of concurrent connections to one project. Its server accepts fewer; the rest
-/// receive the server's error.
-pub const PROJECT_CONNECTIONS_MAX: usize = 100;
+/// Maximum number of concurrent connections to one project, of all compute sizes: the budget of
+/// its own size is smaller.
+const PROJECT_CONNECTIONS_MAX: usize = CONNECTIONS_MAX;
 /// Maximum number of connections that are not logged in.
 const LOGINS_MAX: usize = 500;
 /// Maximum number of connections from one address block that are not logged in, so that idle
@@ -64,10 +66,21 @@ const DRAIN: Duration = Duration::from_secs(10);
 pub struct PublishedAddress {
     /// Host name or IP address.
     pub host: String,
-    /// Port of the first listener.
+    /// Port of the first listener for sessions with the server.
     pub port: u16,
+    /// Port of the first listener for sessions with the pooler.
+    pub pooler_port: Option<u16>,
     /// Whether TLS is available.
     pub tls: bool,
+}
+
+/// The other end of the sessions of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionKind {
+    /// The project's server.
+    Direct,
+    /// The project's pooler. Without a kit of it, the server.
+    Pooled,
 }
 
 /// State of the PostgreSQL proxy.
@@ -75,7 +88,10 @@ pub struct PostgresProxy {
     connections: Arc<Semaphore>,
     logins: Arc<Semaphore>,
     addresses: Arc<ConnectionLimit<IpNet>>,
+    /// Sessions with servers.
     projects: Arc<ConnectionLimit<ProjectId>>,
+    /// Sessions with poolers.
+    pooled: Arc<ConnectionLimit<ProjectId>>,
     /// Servers by cancel key, one entry per session.
     keys: Mutex<HashMap<CancelKey, ServerSocket>>,
     failures: LoginFailures,
@@ -89,6 +105,7 @@ impl Default for PostgresProxy {
             logins: Arc::new(Semaphore::new(LOGINS_MAX)),
             addresses: ConnectionLimit::new(ADDRESS_LOGINS_MAX),
             projects: ConnectionLimit::new(PROJECT_CONNECTIONS_MAX),
+            pooled: ConnectionLimit::new(PROJECT_CONNECTIONS_MAX),
             keys: Mutex::default(),
             failures: LoginFailures::default(),
             shutdown: CancellationToken::new(),
@@ -126,6 +143,11 @@ impl PostgresProxyMetrics {
 }
 
 impl PostgresProxy {
+    /// Returns whether a client has a session with the pooler of a project.
+    pub fn has_pooled(&self, project: ProjectId) -> bool {
+        self.pooled.is_held(&project)
+    }
+
     /// Stops accepting connections and ends each session as soon as it is idle.
     pub fn stop(&self) {
         self.shutdown.cancel();
@@ -165,9 +187,14 @@ impl Drop for CancelRegistration {
 }
 
 /// Accepts connections until [`PostgresProxy::stop`], then drains the sessions.
-pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<PostgresProxyTls>) {
+pub async fn run(
+    context: DataPlaneContext,
+    listener: TcpListener,
+    tls: Option<PostgresProxyTls>,
+    kind: SessionKind,
+) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
-        take(&context, connections, stream, peer, tls.clone());
+        take(&context, connections, (stream, peer), tls.clone(), kind);
     };
     accept::accept_until_shutdown(
         "PostgreSQL",
@@ -183,9 +210,9 @@ pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<P
 fn take(
     context: &DataPlaneContext,
     connections: &mut JoinSet<()>,
-    stream: TcpStream,
-    peer: SocketAddr,
+    (stream, peer): (TcpStream, SocketAddr),
     tls: Option<PostgresProxyTls>,
+    kind: SessionKind,
 ) {
     let Some((connection, login_permits)) = enter(context, peer) else {
         context
@@ -198,7 +225,7 @@ fn take(
     };
     let context = context.clone();
     connections.spawn(async move {
-        connection::serve(&context, stream, peer, tls, login_permits).await;
+        connection::serve(&context, (stream, peer), tls, kind, login_permits).await;
         drop(connection);
     });
 }

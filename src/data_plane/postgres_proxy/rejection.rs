@@ -35,6 +35,12 @@ pub(super) enum ConnectionRejection {
     Paused,
     /// The project's server is not running.
     Away,
+    /// The project's pooler is not available.
+    PoolerAway(&'static str),
+    /// The pooler does not accept the password of this role, or does not know the role.
+    WrongPassword(String),
+    /// The console of the pooler.
+    Console,
     /// The control database, which holds the access rules, is unreachable.
     ControlAway,
     /// The project's server runs on another node.
@@ -67,6 +73,7 @@ impl ConnectionRejection {
             Self::Banned => Some("Wait, or lift the ban: DELETE /v1/projects/{ref}/network-bans."),
             Self::Paused => Some("Restore the project first: POST /v1/projects/{ref}/restore."),
             Self::Away => Some("Look at the project's health: GET /v1/projects/{ref}/health."),
+            Self::PoolerAway(_) => Some("Try again shortly, or connect to the port for sessions."),
             Self::ControlAway => Some("Try again shortly."),
             Self::Elsewhere => Some("Connect to the machine that runs the project."),
             Self::Full | Self::ProjectFull => {
@@ -89,6 +96,9 @@ impl ConnectionRejection {
             Self::Banned => ("28000", "this address is banned for a while: too many wrong passwords".into()),
             Self::Paused => ("57P03", "the project is paused".into()),
             Self::Away => ("57P03", "the project's database is not running".into()),
+            Self::PoolerAway(why) => ("57P03", format!("the connection pooler is not available: {why}")),
+            Self::WrongPassword(role) => ("28P01", format!("password authentication failed for user \"{role}\"")),
+            Self::Console => ("28000", "database \"pgbouncer\" is not available on this port: it is the console of the pooler".into()),
             Self::ControlAway => ("57P03", "the control database does not answer".into()),
             Self::Elsewhere => ("57P03", "the project's database is on another machine".into()),
             Self::Full => ("53300", "sorry, too many clients already".into()),
@@ -134,12 +144,15 @@ impl ConnectionRejection {
             Self::NoProject | Self::Conflict(..) | Self::Unknown => "unknown project",
             Self::Reserved(_)
             | Self::Libraries
+            | Self::Console
+            | Self::WrongPassword(_)
             | Self::TlsRequired
             | Self::Restricted
             | Self::Banned
             | Self::Unguarded => "forbidden",
             Self::Paused
             | Self::Away
+            | Self::PoolerAway(_)
             | Self::ControlAway
             | Self::Elsewhere
             | Self::Stopping

@@ -15,7 +15,13 @@ pub(super) struct SessionTarget {
 }
 
 /// Roles that clients must not log in as. Most of them cannot log in to the server either.
-const RESERVED: &[&str] = &["authenticator", "anon", "authenticated", "service_role"];
+const RESERVED: &[&str] = &[
+    "authenticator",
+    "anon",
+    "authenticated",
+    "service_role",
+    "pgbouncer",
+];
 /// Prefixes of roles of Gantry, the platform and PostgreSQL.
 const RESERVED_PREFIXES: &[&str] = &["gantry_", "supabase_", "pg_"];
 /// The option that names the project.
@@ -282,6 +288,7 @@ mod tests {
             "authenticator",
             "anon",
             "service_role",
+            "pgbouncer",
             "pg_monitor",
         ] {
             assert_eq!(

@@ -74,7 +74,11 @@ pub async fn wake(
             let row = rows.first().ok_or(Error::NotFound)?;
             match Status::read(row, 0)? {
                 Status::ActiveHealthy if row.get(1) => request_start(context, id).await?,
-                Status::ActiveHealthy => return Ok(ConnectTarget::of(&context.driver, project)),
+                Status::ActiveHealthy => {
+                    let places = context.session_places.of(id);
+                    let target = ConnectTarget::of(&context.driver, project);
+                    return Ok(target.with_places(places));
+                }
                 Status::GoingDown | Status::Removed => return Err(removed()),
                 Status::Pausing
                 | Status::Inactive
@@ -195,11 +199,13 @@ async fn stop_if_unused(
     let Some(_hold) = context.reconciler.hold(id) else {
         return Ok(false);
     };
-    if context
-        .driver
-        .has_sessions(project)
-        .await
-        .context("looking for open sessions")?
+    // A client of the pooler may have no server connection for the moment.
+    if context.postgres_proxy.has_pooled(id)
+        || context
+            .driver
+            .has_sessions(project)
+            .await
+            .context("looking for open sessions")?
     {
         write_use(context, id).await?;
         return Ok(false);

@@ -51,6 +51,7 @@ use crate::{
         context::DataPlaneContext,
         database_session,
         metrics::Step,
+        services::pooler,
     },
     platform::tables::Table,
 };
@@ -351,6 +352,11 @@ pub(crate) fn uid(context: &DataPlaneContext, account: i64) -> Result<u32, Error
 async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
     let reference = &project.cluster.project;
     let mut fallback_reason = None;
+    // Its clients wait until this is dropped.
+    let _paused = match project.status {
+        status if status.keeps_pooler() => pooler::pause(context, project.id, reference).await,
+        _ => None,
+    };
     match project.status.goal() {
         Status::Removed if project.is_held => {
             settle::cancel(context, project.id).await?;

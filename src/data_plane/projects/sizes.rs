@@ -12,7 +12,7 @@ use crate::data_plane::clusters::ResourceLimits;
 macro_rules! sizes {
     ($(
         $variant:ident = $code:literal, $name:literal,
-        $factor:literal, $cores:literal, $sessions:literal;
+        $factor:literal, $cores:literal, $direct:literal, $pool:literal, $pooled:literal;
     )*) => {
         /// Compute size of the contract.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
@@ -41,7 +41,11 @@ macro_rules! sizes {
                     $(Self::$variant => SizeFacts {
                         factor: $factor,
                         cores: $cores,
-                        sessions: $sessions,
+                        connections: ConnectionBudget {
+                            direct: $direct,
+                            pool: $pool,
+                            pooled: $pooled,
+                        },
                     }),*
                 }
             }
@@ -54,31 +58,92 @@ struct SizeFacts {
     factor: u64,
     /// Processors of the contract, from which the number of workers derives.
     cores: u64,
-    /// Value of `max_connections`.
-    sessions: u64,
+    connections: ConnectionBudget,
 }
 
-// The sizes of the contract, with their proportions.
+/// The connections of a project's database by the way that they are made. Each way keeps its own
+/// bound, so that none takes the places of another (decision 0165).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionBudget {
+    /// Sessions of clients of the PostgreSQL port.
+    pub direct: u32,
+    /// Server connections of the pooler, for each database.
+    pub pool: u32,
+    /// Clients of the pooler.
+    pub pooled: u32,
+}
+
+impl ConnectionBudget {
+    /// Sessions of the Data API, if its owner does not choose their number: those of its requests,
+    /// and the one by which it learns of changes.
+    pub const DATA_API: u32 = 11;
+    /// Sessions of SQL over HTTP, migrations and generated types.
+    pub const SQL_OVER_HTTP: u32 = 6;
+    /// Sessions of all functions.
+    pub const FUNCTIONS: u32 = 16;
+    /// Sessions of Auth, Storage, Realtime and Gantry, of which PostgreSQL reserves three for
+    /// superusers.
+    pub const PLATFORM: u32 = 10;
+    /// Longest time that a client of the pooler waits for a server connection, in seconds.
+    pub const QUERY_WAIT_SECS: u32 = 120;
+
+    /// Places that PostgreSQL keeps for superusers (`superuser_reserved_connections`).
+    const RESERVED: u32 = 3;
+    const OTHERS: u32 = Self::DATA_API + Self::SQL_OVER_HTTP + Self::FUNCTIONS + Self::PLATFORM;
+
+    /// Returns the budget of a project with this compute size, and with the `max_connections` that
+    /// its owner chose, if any.
+    pub fn of(size: &str, chosen: Option<i64>) -> Self {
+        let size = InstanceSize::of_code(size).unwrap_or(InstanceSize::Micro);
+        let budget = size.connections();
+        let chosen = chosen.and_then(|total| u32::try_from(total).ok());
+        chosen.map_or(budget, |total| budget.within(total))
+    }
+
+    /// Returns the value of `max_connections`.
+    pub const fn total(self) -> u32 {
+        self.direct + self.pool + Self::OTHERS
+    }
+
+    /// Returns the budget of a server with another `max_connections`, which its owner chose. A
+    /// smaller number than [`Self::total`] has no room for all ways at once: clients of the
+    /// PostgreSQL port then share it with the others, and the pool gets at most a third of it.
+    #[must_use]
+    pub fn within(self, total: u32) -> Self {
+        let direct = match total.checked_sub(self.total()) {
+            Some(further) => self.direct + further,
+            None => total.saturating_sub(Self::RESERVED).max(1),
+        };
+        Self {
+            direct,
+            pool: self.pool.min(total / 3).max(1),
+            ..self
+        }
+    }
+}
+
+// The sizes of the contract with their proportions: code, name, multiple of the limits, processors;
+// then sessions, server connections of the pooler, and clients of the pooler.
 sizes! {
-    Nano = "nano", "Nano", 1, 2, 30;
-    Micro = "micro", "Micro", 1, 2, 30;
-    Small = "small", "Small", 2, 2, 90;
-    Medium = "medium", "Medium", 4, 2, 120;
-    Large = "large", "Large", 8, 2, 160;
-    XLarge = "xlarge", "XL", 16, 4, 240;
-    X2 = "2xlarge", "2XL", 32, 8, 380;
-    X4 = "4xlarge", "4XL", 64, 16, 480;
-    X8 = "8xlarge", "8XL", 128, 32, 490;
-    X12 = "12xlarge", "12XL", 192, 48, 500;
-    X16 = "16xlarge", "16XL", 256, 64, 500;
-    X24 = "24xlarge", "24XL", 384, 96, 500;
-    X24Memory = "24xlarge_optimized_memory", "24XL - Optimized Memory", 384, 96, 500;
-    X24Cpu = "24xlarge_optimized_cpu", "24XL - Optimized CPU", 384, 96, 500;
-    X24HighMemory = "24xlarge_high_memory", "24XL - High Memory", 384, 96, 500;
-    X48 = "48xlarge", "48XL", 768, 192, 500;
-    X48Memory = "48xlarge_optimized_memory", "48XL - Optimized Memory", 768, 192, 500;
-    X48Cpu = "48xlarge_optimized_cpu", "48XL - Optimized CPU", 768, 192, 500;
-    X48HighMemory = "48xlarge_high_memory", "48XL - High Memory", 768, 192, 500;
+    Nano = "nano", "Nano", 1, 2, 60, 15, 200;
+    Micro = "micro", "Micro", 1, 2, 60, 15, 200;
+    Small = "small", "Small", 2, 2, 90, 20, 400;
+    Medium = "medium", "Medium", 4, 2, 120, 25, 600;
+    Large = "large", "Large", 8, 2, 160, 35, 800;
+    XLarge = "xlarge", "XL", 16, 4, 240, 50, 1000;
+    X2 = "2xlarge", "2XL", 32, 8, 380, 75, 1500;
+    X4 = "4xlarge", "4XL", 64, 16, 480, 100, 3000;
+    X8 = "8xlarge", "8XL", 128, 32, 490, 120, 3000;
+    X12 = "12xlarge", "12XL", 192, 48, 500, 150, 3000;
+    X16 = "16xlarge", "16XL", 256, 64, 500, 150, 3000;
+    X24 = "24xlarge", "24XL", 384, 96, 500, 150, 3000;
+    X24Memory = "24xlarge_optimized_memory", "24XL - Optimized Memory", 384, 96, 500, 150, 3000;
+    X24Cpu = "24xlarge_optimized_cpu", "24XL - Optimized CPU", 384, 96, 500, 150, 3000;
+    X24HighMemory = "24xlarge_high_memory", "24XL - High Memory", 384, 96, 500, 150, 3000;
+    X48 = "48xlarge", "48XL", 768, 192, 500, 150, 3000;
+    X48Memory = "48xlarge_optimized_memory", "48XL - Optimized Memory", 768, 192, 500, 150, 3000;
+    X48Cpu = "48xlarge_optimized_cpu", "48XL - Optimized CPU", 768, 192, 500, 150, 3000;
+    X48HighMemory = "48xlarge_high_memory", "48XL - High Memory", 768, 192, 500, 150, 3000;
 }
 
 /// Largest multiple of the limit of processes: sessions do not grow further.
@@ -126,23 +191,24 @@ impl InstanceSize {
         }
     }
 
-    /// Returns the value of `max_connections`.
-    pub const fn sessions(self) -> u64 {
-        self.facts().sessions
+    /// Returns the connections of a server of this size.
+    pub const fn connections(self) -> ConnectionBudget {
+        self.facts().connections
     }
 
-    /// Returns the settings of PostgreSQL of this size with these limits. None for the smallest
-    /// one: those of the template.
+    /// Returns the settings of PostgreSQL of this size with these limits. The smallest size has
+    /// those of the template, whose number of connections was smaller in older clusters.
     pub fn parameters(self, limits: &ResourceLimits) -> Vec<(&'static str, String)> {
+        let sessions = ("max_connections", self.connections().total().to_string());
         if self.is_smallest() {
-            return Vec::new();
+            return vec![sessions];
         }
         let cores = self.facts().cores;
         let megabytes = limits.memory_bytes >> 20;
         let workers = (2 * cores).clamp(8, WORKERS_MAX);
         vec![
             ("effective_cache_size", format!("{}MB", megabytes / 4 * 3)),
-            ("max_connections", self.sessions().to_string()),
+            sessions,
             (
                 "max_parallel_workers",
                 cores.clamp(2, WORKERS_MAX).to_string(),
@@ -266,11 +332,28 @@ mod tests {
             );
             assert!((1..=IO_WEIGHT_MAX).contains(&limits.io_weight), "{size:?}");
             assert_eq!(limits.disk_hard_bytes, smallest.disk_hard_bytes);
-            assert_eq!(size.parameters(&limits).is_empty(), size.is_smallest());
+            let parameters = size.parameters(&limits);
+            assert_eq!(parameters.len() == 1, size.is_smallest());
+            let connections = size.connections();
+            assert!(connections.pool <= connections.direct, "{size:?}");
+            assert!(connections.pooled >= 200, "{size:?}");
             assert_eq!(InstanceSize::of_code(size.code()), Some(*size));
             before = limits;
         }
         assert_eq!(InstanceSize::of_code("vast"), None);
+    }
+
+    #[test]
+    fn budget_within_another_number_of_connections_leaves_a_place_to_each() {
+        let smallest = InstanceSize::Micro.connections();
+        assert_eq!(smallest.within(smallest.total()), smallest);
+        for (total, direct, pool) in [(1, 1, 1), (30, 27, 10), (60, 57, 15), (150, 92, 15)] {
+            let budget = smallest.within(total);
+            assert_eq!((budget.direct, budget.pool), (direct, pool), "{total}");
+        }
+        let template = include_str!("../clusters/recipes/project.conf");
+        let line = format!("\nmax_connections = {}\n", smallest.total());
+        assert!(template.contains(&line), "the template has{line}");
     }
 
     #[test]

@@ -102,6 +102,11 @@ impl Status {
         }
     }
 
+    /// Whether the server is away for a moment, for which clients of the pooler wait.
+    pub const fn keeps_pooler(self) -> bool {
+        matches!(self, Self::Restarting | Self::Upgrading | Self::Restoring)
+    }
+
     /// Whether the project is removed or being removed.
     pub fn goal_is_removed(self) -> bool {
         self.goal() == Self::Removed

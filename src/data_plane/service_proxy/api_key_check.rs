@@ -142,7 +142,7 @@ pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
     }
     match service {
         Service::Storage | Service::Functions => false,
-        Service::Rest | Service::Realtime => true,
+        Service::Rest | Service::Realtime | Service::Pooler => true,
         Service::Auth => !PATHS_WITHOUT_KEY.iter().any(|open| {
             rest.strip_prefix(open)
                 .is_some_and(|more| more.is_empty() || more.starts_with('/'))

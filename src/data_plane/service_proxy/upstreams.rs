@@ -23,7 +23,7 @@ const SOME_REF: &str = "abcdefghijklmnopqrst";
 /// Longest template, in bytes.
 const BYTES_MAX: usize = 500;
 
-/// An HTTP service of a project.
+/// A service of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is upstream as the paths name it")]
 pub enum Service {
@@ -32,10 +32,11 @@ pub enum Service {
     Storage,
     Realtime,
     Functions,
+    Pooler,
 }
 
 impl Service {
-    /// All services, in the order of their discriminants.
+    /// The services with requests by HTTP, in the order of their discriminants.
     pub const ALL: [Self; 5] = [
         Self::Rest,
         Self::Auth,
@@ -43,6 +44,22 @@ impl Service {
         Self::Realtime,
         Self::Functions,
     ];
+
+    /// The services that programs serve, in the order of their discriminants.
+    pub const WITH_PROGRAMS: [Self; 6] = [
+        Self::Rest,
+        Self::Auth,
+        Self::Storage,
+        Self::Realtime,
+        Self::Functions,
+        Self::Pooler,
+    ];
+
+    /// Returns the service of this name, if a program can serve it.
+    pub fn of_program(name: &str) -> Option<Self> {
+        let mut all = Self::WITH_PROGRAMS.into_iter();
+        all.find(|service| service.name() == name)
+    }
 
     /// Returns the name in options and messages.
     pub const fn name(self) -> &'static str {
@@ -52,10 +69,11 @@ impl Service {
             Self::Storage => "storage",
             Self::Realtime => "realtime",
             Self::Functions => "functions",
+            Self::Pooler => "pooler",
         }
     }
 
-    /// Returns the path prefix of its requests.
+    /// Returns the path prefix of its requests. Empty for a service without HTTP.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Rest => "/rest/v1",
@@ -63,6 +81,7 @@ impl Service {
             Self::Storage => "/storage/v1",
             Self::Realtime => "/realtime/v1",
             Self::Functions => "/functions/v1",
+            Self::Pooler => "",
         }
     }
 
@@ -70,7 +89,7 @@ impl Service {
     pub const fn body_bytes_max(self) -> usize {
         match self {
             Self::Storage => 5 << 30,
-            Self::Rest | Self::Auth | Self::Realtime | Self::Functions => 32 << 20,
+            Self::Rest | Self::Auth | Self::Realtime | Self::Functions | Self::Pooler => 32 << 20,
         }
     }
 
@@ -78,7 +97,9 @@ impl Service {
     pub(super) const fn response_timeout(self) -> Duration {
         match self {
             Self::Functions => Duration::from_secs(150),
-            Self::Rest | Self::Auth | Self::Storage | Self::Realtime => Duration::from_mins(1),
+            Self::Rest | Self::Auth | Self::Storage | Self::Realtime | Self::Pooler => {
+                Duration::from_mins(1)
+            }
         }
     }
 
@@ -239,12 +260,14 @@ pub struct Upstreams([Option<UpstreamTemplate>; 5]);
 impl Upstreams {
     /// Returns the template of a service.
     pub fn get(&self, service: Service) -> Option<&UpstreamTemplate> {
-        self.0[service as usize].as_ref()
+        self.0.get(service as usize)?.as_ref()
     }
 
     /// Sets the template of a service, replacing any other.
     pub fn set(&mut self, service: Service, template: UpstreamTemplate) {
-        self.0[service as usize] = Some(template);
+        if let Some(place) = self.0.get_mut(service as usize) {
+            *place = Some(template);
+        }
     }
 }
 

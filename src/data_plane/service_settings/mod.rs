@@ -8,6 +8,7 @@
 mod auth;
 mod paths;
 pub mod pgsodium;
+mod pooler;
 mod realtime;
 pub mod setting;
 mod storage;
@@ -20,7 +21,12 @@ use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 
 pub(in crate::data_plane) use self::paths::nest;
-pub use self::{auth::AUTH, realtime::REALTIME, storage::STORAGE};
+pub use self::{
+    auth::AUTH,
+    pooler::{DEFAULT_POOL_SIZE, POOL_MODE, POOLER},
+    realtime::REALTIME,
+    storage::STORAGE,
+};
 use self::{
     pgsodium::PGSODIUM,
     setting::{NullEffect, RenderedVariable, ServiceSetting, check_value},
@@ -50,7 +56,7 @@ pub struct SettingsCatalog {
 }
 
 /// Every catalog.
-pub static CATALOGS: [&SettingsCatalog; 4] = [&AUTH, &STORAGE, &REALTIME, &PGSODIUM];
+pub static CATALOGS: [&SettingsCatalog; 5] = [&AUTH, &STORAGE, &REALTIME, &PGSODIUM, &POOLER];
 
 /// The values of all settings while an update is checked. Secrets are in clear.
 struct EffectiveSettings<'a>(&'a BTreeMap<String, Value>);

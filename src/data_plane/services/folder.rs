@@ -10,7 +10,7 @@
 //!                     d          socket to the project's database, for functions
 //!                     output     FIFO of the program's output
 //!                     i/         working directory and configuration; the instance's own account
-//!                     i/s        its Unix socket
+//!                     i/s        its Unix socket; that of a pooler has another name
 //! ```
 
 use std::{
@@ -27,7 +27,10 @@ use rustix::{
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-use super::instance::{FunctionVersion, InstanceId};
+use super::{
+    instance::{FunctionVersion, InstanceId},
+    pooler,
+};
 use crate::{
     base::{
         ids::ProjectRef,
@@ -86,7 +89,7 @@ impl InstanceFolder {
     pub(super) fn parse(name: &str) -> Option<(ProjectRef, Service)> {
         let (project, service) = name.split_once('.')?;
         let (service, digest) = service.split_once('.').unwrap_or((service, ""));
-        let service = service.parse().ok()?;
+        let service = Service::of_program(service)?;
         // Only functions have several instances.
         if (service == Service::Functions) == digest.is_empty() {
             return None;
@@ -102,6 +105,11 @@ impl InstanceFolder {
     /// The Unix socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.inner().join("s")
+    }
+
+    /// The Unix socket of a pooler, which chooses the name.
+    pub(super) fn pooler_socket(&self) -> PathBuf {
+        self.inner().join(pooler::SOCKET)
     }
 
     /// The socket by which a function reaches the services of its project.
@@ -281,6 +289,8 @@ mod tests {
         let project = "abcdefghijklmnopqrst";
         let parsed = InstanceFolder::parse(&format!("{project}.rest")).unwrap();
         assert_eq!((parsed.0.as_str(), parsed.1), (project, Service::Rest));
+        let parsed = InstanceFolder::parse(&format!("{project}.pooler")).unwrap();
+        assert_eq!(parsed.1, Service::Pooler);
         let parsed = InstanceFolder::parse(&format!("{project}.functions.0123")).unwrap();
         assert_eq!(parsed.1, Service::Functions);
         for other in [

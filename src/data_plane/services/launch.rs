@@ -70,7 +70,7 @@ pub struct ServiceLaunchPlan {
     /// A further folder that the instance may change.
     #[arg(long = "write", value_name = "DIR")]
     pub write: Vec<PathBuf>,
-    /// A Unix socket that the instance may connect to.
+    /// A Unix socket, or a folder of them, that the instance may connect to.
     #[arg(long = "connect", value_name = "PATH")]
     pub connect: Vec<PathBuf>,
     /// A further file, or a folder of files, that the instance may execute.

@@ -144,6 +144,8 @@ pub struct Needs {
     /// Whether the program cannot use Unix sockets: it reaches the database by a port of 127.0.0.1
     /// that Gantry forwards.
     pub database_port: bool,
+    /// Whether to write the configuration of `PgBouncer` into the folder.
+    pub pooler: bool,
 }
 
 /// The way by which requests reach a program.
@@ -202,10 +204,10 @@ impl Manifest {
     /// Errors: one line with the problem, and its line number if the syntax is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         let raw: RawManifest = toml::from_str(text).map_err(|error| one_line(text, &error))?;
-        let service = raw
-            .kit
-            .parse()
-            .map_err(|expected| format!("kit: expected {expected}"))?;
+        let service = Service::of_program(&raw.kit).ok_or_else(|| {
+            let names = Service::WITH_PROGRAMS.map(Service::name).join(", ");
+            format!("kit: expected one of {names}")
+        })?;
         if raw.per.as_deref().is_some_and(|per| per != "project") {
             return Err("per: only \"project\" is supported".to_owned());
         }
@@ -284,6 +286,7 @@ impl Manifest {
             Service::Auth => Self::parse(include_str!("environment/auth.toml")).ok(),
             Service::Storage => Self::parse(include_str!("environment/storage.toml")).ok(),
             Service::Realtime => Self::parse(include_str!("environment/realtime.toml")).ok(),
+            Service::Pooler => Self::parse(include_str!("pooler/kit.toml")).ok(),
         }
     }
 }
@@ -295,6 +298,7 @@ pub(super) const fn login_role(service: Service) -> Option<&'static str> {
         Service::Auth => Some("supabase_auth_admin"),
         Service::Storage => Some("supabase_storage_admin"),
         Service::Realtime => Some("gantry_realtime"),
+        Service::Pooler => Some("pgbouncer"),
         Service::Functions => None,
     }
 }
@@ -315,6 +319,7 @@ fn check_needs(service: Service, needs: &Needs) -> Result<(), String> {
         ("postgrest", needs.postgrest, service == Service::Rest),
         ("settings", needs.settings, has_settings),
         ("database_port", needs.database_port, has_settings),
+        ("pooler", needs.pooler, service == Service::Pooler),
     ] {
         if is_needed && !is_supported {
             return Err(format!("needs.{name}: not for {service}"));
@@ -396,6 +401,14 @@ mod tests {
     }
 
     #[test]
+    fn built_in_manifest_of_pooler_is_valid() {
+        let manifest = Manifest::built_in(Service::Pooler).unwrap();
+        assert_eq!(manifest.needs.database.as_deref(), Some("pgbouncer"));
+        assert!(manifest.needs.pooler && manifest.egress.is_empty());
+        assert_eq!(manifest.listen, ListenAddress::Unix);
+    }
+
+    #[test]
     fn built_in_manifest_of_auth_is_valid() {
         let manifest = Manifest::built_in(Service::Auth).unwrap();
         assert_eq!(manifest.listen, ListenAddress::Tcp);
@@ -433,6 +446,7 @@ mod tests {
             ("arguments = [\"\\u0000\"]", "arguments"),
             ("needs = { database = \"postgres\" }", "needs.database"),
             ("needs = { postgrest = true }", "needs.postgrest"),
+            ("needs = { pooler = true }", "needs.pooler"),
             ("needs = { database_port = true }", "needs.database_port"),
             ("prepare = \"/bin/sh\"", "prepare:"),
             ("directory = \"../x\"", "directory:"),

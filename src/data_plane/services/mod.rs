@@ -17,6 +17,7 @@
 //! - `trial`: new settings of several services, before they are stored.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
+//! - `pooler`: `PgBouncer`, which shares server connections among clients.
 //! - `schema_diff`: comparison of two schemas, a process of seconds that is no instance.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
@@ -38,6 +39,7 @@ mod limits;
 mod lines;
 pub mod manifest;
 pub mod output;
+pub mod pooler;
 mod ports;
 pub mod pressure;
 mod probe;
@@ -95,7 +97,8 @@ use crate::{
         supervisor::Launcher,
     },
     data_plane::{
-        api_keys::AcceptedKeys, context::DataPlaneContext, service_proxy::upstreams::Service,
+        api_keys::AcceptedKeys, context::DataPlaneContext, database_session::SessionPlaces,
+        projects::sizes::ConnectionBudget, service_proxy::upstreams::Service,
     },
 };
 
@@ -128,6 +131,8 @@ pub struct Services {
     pub(crate) functions: FunctionCache,
     /// Log events of functions that are not stored yet.
     pub function_log: FunctionLogQueue,
+    /// Sessions of functions with their databases.
+    function_sessions: SessionPlaces,
     starts: Semaphore,
     /// Permits of comparisons of schemas.
     diffs: Semaphore,
@@ -143,7 +148,7 @@ pub struct Services {
     pub output: Arc<OutputQueue>,
     /// Whether a kit of each service is found: twice the time of the look, plus one if there is.
     /// Zero: unknown.
-    kits: [AtomicU64; Service::ALL.len()],
+    kits: [AtomicU64; Service::WITH_PROGRAMS.len()],
 }
 
 impl std::fmt::Debug for Services {
@@ -159,6 +164,7 @@ impl Default for Services {
             table: Mutex::default(),
             functions: FunctionCache::default(),
             function_log: FunctionLogQueue::default(),
+            function_sessions: SessionPlaces::new(ConnectionBudget::FUNCTIONS),
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
             diffs: Semaphore::new(schema_diff::DIFFS_MAX),
             waiting: AtomicUsize::new(0),
@@ -413,6 +419,13 @@ pub async fn observe(
             _ => state,
         };
     };
+    if service == Service::Pooler {
+        return if pooler::is_ready(&running).await {
+            ServiceState::Running
+        } else {
+            ServiceState::Failed("the program does not answer its console".to_owned())
+        };
+    }
     match probe::is_ready(&running.address, &running.kit.manifest.ready).await {
         Ok(true) => ServiceState::Running,
         Ok(false) if service == Service::Rest => {

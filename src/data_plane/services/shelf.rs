@@ -76,7 +76,7 @@ impl KitShelf {
     /// Returns all versions of all services, the preferred version of each service first.
     pub fn list(&self) -> Result<Vec<KitVersion>, KitError> {
         let mut all = Vec::new();
-        for service in Service::ALL {
+        for service in Service::WITH_PROGRAMS {
             all.extend(self.list_service(service)?);
         }
         Ok(all)

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -221,6 +222,14 @@ impl InstanceParts<'_> {
             .map_err(|error| StartFailure::new(UnavailableReason::Starting, error))
     }
 
+    /// Returns the folder of the server's socket, if the program connects again after the server
+    /// was started anew.
+    fn server_folder(&self) -> Option<PathBuf> {
+        let socket = self.context.driver.socket(&self.instance.id.reference);
+        let folder = socket.path().parent()?;
+        (self.kit.manifest.needs.pooler).then(|| folder.to_owned())
+    }
+
     fn plan(&self, bounds: LaunchBounds, ports: &[u16]) -> ServiceLaunchPlan {
         let manifest = &self.kit.manifest;
         let kit = &self.kit.folder;
@@ -266,6 +275,7 @@ impl InstanceParts<'_> {
             .into_iter()
             .flatten()
             .collect(),
+            connect: self.server_folder().into_iter().collect(),
             folder: inner.clone(),
             ..ServiceLaunchPlan::default()
         };

@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64},
@@ -30,6 +31,7 @@ use super::{
     kit::InstalledKit,
     limits,
     output::{OutputReader, OutputTarget},
+    pooler::{self, PoolerConfig},
     probe, replace,
     replace::StartSettings,
     requests::ProcessRequests,
@@ -173,6 +175,13 @@ pub(super) async fn start(
         }
         _ => None,
     };
+    let pooler = if kit.manifest.needs.pooler {
+        let config = pooler::config(context, id.project).await;
+        let away = |error| StartFailure::new(UnavailableReason::DatabaseAway, error);
+        Some(config.map_err(away)?)
+    } else {
+        None
+    };
     let folder = InstanceFolder::of(&context.home, id);
     let parts = InstanceParts {
         context,
@@ -182,6 +191,7 @@ pub(super) async fn start(
         folder,
         stored,
         environment,
+        pooler,
     };
     if let Some(running) = parts.adopt().await? {
         return Ok(running);
@@ -243,11 +253,16 @@ pub(super) struct InstanceParts<'a> {
     pub(super) folder: InstanceFolder,
     stored: StoredSettings,
     pub(super) environment: Option<ServiceEnvironment>,
+    /// The configuration, for a pooler.
+    pooler: Option<PoolerConfig>,
 }
 
 impl InstanceParts<'_> {
     fn started(&self) -> StartedKit {
         let version = &self.kit.version;
+        if let Some(config) = &self.pooler {
+            return config.started(version);
+        }
         match &self.environment {
             Some(environment) => environment.started(version),
             None => StartedKit {
@@ -316,6 +331,9 @@ impl InstanceParts<'_> {
             let check =
                 rest::prepare(self.context, id, &self.folder, self.owner, settings, &keys).await?;
             loaded = Some((keys, check));
+        }
+        if let Some(config) = &self.pooler {
+            pooler::prepare(self.context, id, &self.folder, self.owner, config).await?;
         }
         let ports = self.reserve_ports().await?;
         let numbers = ports.numbers();
@@ -452,7 +470,7 @@ impl InstanceParts<'_> {
         let address = match ports.first() {
             Some(port) => UpstreamAddress::Port(OwnedPort { port, uid }),
             None => UpstreamAddress::Unix(ServerSocket::of_process(
-                self.folder.socket(),
+                self.socket(),
                 uid,
                 pid.as_raw_nonzero().get(),
             )),
@@ -483,7 +501,19 @@ impl InstanceParts<'_> {
         }
     }
 
+    /// Returns the path of the Unix socket.
+    fn socket(&self) -> PathBuf {
+        if self.pooler.is_some() {
+            self.folder.pooler_socket()
+        } else {
+            self.folder.socket()
+        }
+    }
+
     async fn is_ready(&self, running: &RunningInstance) -> bool {
+        if self.pooler.is_some() {
+            return pooler::is_ready(running).await;
+        }
         if running.id.function.is_some()
             && let UpstreamAddress::Unix(socket) = &running.address
         {

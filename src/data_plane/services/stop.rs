@@ -9,11 +9,11 @@ use tokio::time::timeout;
 use super::{
     folder::InstanceFolder,
     instance::{Instance, InstanceId, RunningInstance},
-    limits,
+    limits, pooler,
 };
 use crate::{
     base::supervisor::{ProcessHandle, ProcessOwner},
-    data_plane::context::DataPlaneContext,
+    data_plane::{context::DataPlaneContext, service_proxy::upstreams::Service},
 };
 
 /// Longest time that requests in flight get before an instance is stopped.
@@ -39,10 +39,16 @@ pub(super) async fn end(
     instance: &Arc<Instance>,
     running: &Arc<RunningInstance>,
 ) {
-    let _ = timeout(DRAIN_MAX, instance.unused()).await;
+    let signal = if instance.id.service == Service::Pooler {
+        // Its uses are sessions of clients: the program itself waits for their transactions.
+        pooler::STOP_SIGNAL
+    } else {
+        let _ = timeout(DRAIN_MAX, instance.unused()).await;
+        Signal::TERM
+    };
     let patience = Duration::from_secs(running.kit.manifest.stop.seconds.into());
     let ended = async {
-        running.handle.signal(Signal::TERM)?;
+        running.handle.signal(signal)?;
         // After the time, it is killed below.
         let _ = timeout(patience, running.handle.ended()).await;
         end_processes(&running.folder, running.owner).await?;

@@ -10,7 +10,7 @@ use super::{
     folder::InstanceFolder,
     functions,
     instance::{Instance, InstanceId, RunningInstance},
-    limits, pressure, rest, schema_diff, start, stop,
+    limits, pooler, pressure, rest, schema_diff, start, stop,
 };
 use crate::{
     base::{
@@ -139,7 +139,9 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
             spawn_stop(context, instance);
             continue;
         };
-        if ends_services(Status::read(row, 1)?)
+        let status = Status::read(row, 1)?;
+        let is_kept = instance.id.service == Service::Pooler && status.keeps_pooler();
+        if ends_services(status) && !is_kept
             || is_outdated(context, &process)
             || !functions::is_live(context, &instance.id).await
         {
@@ -160,6 +162,11 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
             && instance.replacing.try_lock().is_ok()
         {
             spawn_stop(context, instance);
+            continue;
+        }
+        if instance.id.service == Service::Pooler && has_other_settings {
+            let context = context.clone();
+            tokio::spawn(async move { pooler::refresh(&context, &instance).await });
             continue;
         }
         if instance.id.service == Service::Rest && has_other_settings {

@@ -37,13 +37,33 @@ pub(in crate::web) static REVEAL_KEYS: Endpoint = page(
 /// The address of the PostgreSQL proxy.
 #[derive(Deserialize)]
 struct ProxyAddress {
+    db_host: String,
     db_port: u16,
+    pool_mode: String,
     connection_string: String,
 }
 
 struct ConnectionStrings {
     direct: String,
     shared: String,
+    /// That of the pooler, if connections are pooled.
+    pooled: Option<String>,
+}
+
+impl ConnectionStrings {
+    /// Returns the connection strings of a project whose server has the name `host`. `session_port`
+    /// is the port for sessions with the server.
+    fn new(project: &str, host: &str, session_port: u16, pooler: ProxyAddress) -> Self {
+        let pooled = pooler.db_port != session_port && pooler.pool_mode == "transaction";
+        Self {
+            direct: format!("postgresql://postgres:[YOUR-PASSWORD]@{host}:{session_port}/postgres"),
+            shared: format!(
+                "postgresql://postgres.{project}:[YOUR-PASSWORD]@{}:{session_port}/postgres",
+                pooler.db_host
+            ),
+            pooled: pooled.then_some(pooler.connection_string),
+        }
+    }
 }
 
 /// An API key, in plain text only if `reveal=true` was requested.
@@ -213,13 +233,13 @@ pub(super) async fn load(
                 .await,
         )?
         .unwrap_or_default();
-        page.strings = poolers.into_iter().next().map(|pooler| ConnectionStrings {
-            direct: format!(
-                "postgresql://postgres:[YOUR-PASSWORD]@{}:{}/postgres",
-                page.project.database.host, pooler.db_port
-            ),
-            shared: pooler.connection_string,
-        });
+        let published = visitor.context.data_plane_settings.databases.as_ref();
+        let strings = |pooler: ProxyAddress| {
+            let port = published.map_or(pooler.db_port, |published| published.port);
+            let host = &page.project.database.host;
+            ConnectionStrings::new(reference.as_str(), host, port, pooler)
+        };
+        page.strings = poolers.into_iter().next().map(strings);
     }
     if page.can_list_keys.is_allowed() {
         let path = at(if reveal {

@@ -168,7 +168,7 @@ async fn metrics_do_not_start_stopped_server() {
     let labels = format!("{{supabase_project_ref=\"{project}\",service_type=\"db\"}}");
     assert!(
         page.contains(&format!("pg_up{labels} 1\n"))
-            && page.contains(&format!("pg_settings_max_connections{labels} 30\n")),
+            && page.contains(&format!("pg_settings_max_connections{labels} 118\n")),
         "{page}"
     );
     let stub = app

@@ -463,7 +463,7 @@ async fn pooler_configuration_matches_the_listener() {
         json!([{
             "identifier": project, "database_type": "PRIMARY", "is_using_scram_auth": true, "db_user": format!("postgres.{project}"),
             "db_host": "pooler.example.test", "db_port": 5432, "db_name": "postgres", "connection_string": string,
-            "connectionString": string, "default_pool_size": null, "max_client_conn": 100, "pool_mode": "session",
+            "connectionString": string, "default_pool_size": null, "max_client_conn": 60, "pool_mode": "session",
         }])
     );
     let bouncer = app

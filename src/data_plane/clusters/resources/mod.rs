@@ -90,7 +90,7 @@ impl ResourceLimits {
 }
 
 impl Default for ResourceLimits {
-    /// Room for a small project: 30 connections, a database of a few gigabytes.
+    /// Room for a small project: 118 connections, a database of a few gigabytes.
     fn default() -> Self {
         let limits = Self {
             memory_bytes: 1024 * MB,

@@ -63,7 +63,8 @@ statements! {
          join pg_catalog.pg_roles r on r.oid = p.proowner
          join pg_catalog.pg_namespace n on n.oid = p.pronamespace
          join pg_catalog.pg_roles s on s.oid = n.nspowner
-         where r.rolsuper and not s.rolsuper and n.nspname not like 'pg\\_%' and not exists (
+         where r.rolsuper and not s.rolsuper and s.rolname <> 'pgbouncer'
+         and n.nspname not like 'pg\\_%' and not exists (
              select from pg_catalog.pg_depend d
              where d.classid = 'pg_catalog.pg_proc'::regclass and d.objid = p.oid
              -- Members of extensions, and constructors of range types.

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::text;
-use crate::{base::error::Error, data_plane::clusters::ResourceLimits};
+use crate::{
+    base::error::Error,
+    data_plane::{clusters::ResourceLimits, projects::InstanceSize},
+};
 
 /// The maximum length of a value: a number with a unit, or a word.
 const VALUE_BYTES_MAX: usize = 64;
@@ -62,7 +65,7 @@ pub(super) fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), E
     let sessions = wanted
         .get("max_connections")
         .and_then(Value::as_u64)
-        .unwrap_or(30);
+        .unwrap_or_else(|| InstanceSize::Micro.connections().total().into());
     let each = kb("work_mem", 1, 4 << 10)?;
     let buffers = kb("shared_buffers", 8, 16 << 10)?;
     let purposes = [

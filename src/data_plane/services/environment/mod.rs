@@ -34,22 +34,24 @@ use crate::{
         service_proxy::upstreams::Service,
         service_settings,
         service_settings::{
-            AUTH, REALTIME, STORAGE, ServiceSettings, SettingsCatalog, setting::RenderedVariable,
+            AUTH, POOLER, REALTIME, STORAGE, ServiceSettings, SettingsCatalog,
+            setting::RenderedVariable,
         },
     },
 };
 
-/// Returns the settings of a service with a program that reads them from its environment.
+/// Returns the settings of a service with a program that reads them at its start.
 const fn catalog(service: Service) -> Option<&'static SettingsCatalog> {
     match service {
         Service::Auth => Some(&AUTH),
         Service::Storage => Some(&STORAGE),
         Service::Realtime => Some(&REALTIME),
+        Service::Pooler => Some(&POOLER),
         Service::Rest | Service::Functions => None,
     }
 }
 
-/// Reads the stored settings of a service, if its program reads them from its environment.
+/// Reads the stored settings of a service, if its program reads them at its start.
 pub(super) async fn stored(
     context: &DataPlaneContext,
     id: &InstanceId,

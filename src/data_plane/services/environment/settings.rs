@@ -15,7 +15,7 @@ use crate::{
         services::{
             environment::realtime,
             instance::{Instance, InstanceId},
-            replace,
+            pooler, replace,
             replace::StartSettings,
             rest::runs_here,
             stop,
@@ -50,6 +50,12 @@ pub async fn update(
     let _one = instance.replacing.lock().await;
     let before = service_settings::get(context, project, catalog).await?;
     let after = before.update(&project.reference, change)?;
+    if service == Service::Pooler {
+        // Checked above; its limits change in the running process.
+        let after = service_settings::update(context, project, catalog, change, audit).await?;
+        pooler::refresh(context, &instance).await?;
+        return Ok(after);
+    }
     if service == Service::Realtime {
         // Its limits change in the running process.
         let after = service_settings::update(context, project, catalog, change, audit).await?;

@@ -28,8 +28,9 @@ use crate::{
     },
 };
 
-/// Concurrent sessions of one process. Further ones are closed.
-const SESSIONS_MAX: usize = 16;
+/// Concurrent sessions of one process, with those that wait for a place among the sessions of all
+/// functions of the project. Further ones are closed.
+const SESSIONS_MAX: usize = 32;
 
 /// A listening socket. Its sessions end when it is dropped.
 #[derive(Debug)]
@@ -69,6 +70,8 @@ impl DatabaseOfFunction {
     async fn serve(&self, client: UnixStream) -> io::Result<()> {
         let target = idle::wake(&self.context, self.id, &self.reference).await;
         let target = target.map_err(io::Error::other)?;
+        let places = self.context.services.function_sessions.of(self.id);
+        let _place = places.acquire().await.map_err(io::Error::other)?;
         let login = SessionLogin::unbounded(OWNER, "edge function");
         serve(client, &target, &login).await
     }

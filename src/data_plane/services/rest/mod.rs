@@ -34,6 +34,7 @@ use crate::{
         api_keys::{AcceptedKeys, TokenKey},
         context::DataPlaneContext,
         projects,
+        projects::sizes::ConnectionBudget,
         service_proxy::upstreams::UpstreamAddress,
     },
 };
@@ -42,8 +43,8 @@ use crate::{
 const LOGIN: &str = "authenticator";
 const CONFIG: &str = "rest.conf";
 const KEYS: &str = "jwks.json";
-/// Sessions of an instance with an automatic pool. A project's server has room for 30.
-const AUTOMATIC_POOL: u32 = 10;
+/// Sessions of an instance with an automatic pool, without the one that learns of changes.
+const AUTOMATIC_POOL: u32 = ConnectionBudget::DATA_API - 1;
 /// Longest time until a changed key set is in use.
 const RELOAD_MAX: Duration = Duration::from_secs(5);
 /// Interval of polling for a reload.

@@ -1,0 +1,92 @@
+//! Sessions with the pooler of a project.
+
+use tokio::net::UnixStream;
+
+use super::{connection, rejection::ConnectionRejection, startup::StartupMessage};
+use crate::{
+    base::ids::{ProjectId, ProjectRef},
+    data_plane::{
+        clusters::ServerSocket,
+        context::DataPlaneContext,
+        services::{ServiceUse, Unavailable, UnavailableReason, pooler},
+    },
+};
+
+/// Attempts to reach a pooler: one that ended a moment ago is replaced by another.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Rejects the console of the pooler, which is a database for its clients.
+pub(super) fn check(startup: &StartupMessage, user: &str) -> Result<(), ConnectionRejection> {
+    if startup.database.as_deref().unwrap_or(user) == pooler::CONSOLE {
+        return Err(ConnectionRejection::Console);
+    }
+    Ok(())
+}
+
+/// Rejections of the pooler that mean a wrong password. All of its rejections have one SQLSTATE,
+/// and a role that does not exist another text.
+const WRONG_PASSWORD: [&str; 3] = [
+    "SASL authentication failed",
+    "password authentication failed",
+    "no such user",
+];
+
+/// Returns whether an `ErrorResponse` of a pooler, without its header, means a wrong password.
+pub(super) fn is_wrong_password(body: &[u8]) -> bool {
+    let message = body
+        .split(|byte| *byte == 0)
+        .find_map(|field| field.strip_prefix(b"M"));
+    let is_known = |text: &&str| message == Some(text.as_bytes());
+    WRONG_PASSWORD.iter().any(is_known)
+}
+
+/// Connects to the pooler of a project. Starts it if necessary.
+pub(super) async fn reach(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    reference: &ProjectRef,
+) -> Result<(ServiceUse, ServerSocket, UnixStream), ConnectionRejection> {
+    for _ in 0..ATTEMPTS_MAX {
+        let acquired = pooler::acquire(context, project, reference).await;
+        let (used, socket) = acquired.map_err(rejection)?;
+        match connection::reach(&socket).await {
+            Ok(stream) => return Ok((used, socket, stream)),
+            Err(ConnectionRejection::Away) => {
+                pooler::until_replaced(context, project, reference, used).await;
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Err(ConnectionRejection::PoolerAway(
+        UnavailableReason::Failed.message(),
+    ))
+}
+
+fn rejection(unavailable: Unavailable) -> ConnectionRejection {
+    match unavailable.reason {
+        UnavailableReason::DatabaseAway => ConnectionRejection::Away,
+        UnavailableReason::Elsewhere => ConnectionRejection::Elsewhere,
+        reason => ConnectionRejection::PoolerAway(reason.message()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_password_is_recognised_by_its_text() {
+        let body = |text: &str| format!("SFATAL\0C08P01\0M{text}\0\0").into_bytes();
+        for text in WRONG_PASSWORD {
+            assert!(is_wrong_password(&body(text)), "{text}");
+        }
+        for other in [
+            "no more connections allowed (max_client_conn)",
+            "",
+            "pgbouncer",
+        ] {
+            assert!(!is_wrong_password(&body(other)), "{other}");
+        }
+        assert!(!is_wrong_password(b""));
+    }
+}

@@ -1,0 +1,91 @@
+//! Pauses of a pooler while its server is restarted, upgraded or restored: its clients wait instead
+//! of failing (decision 0168).
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{ROLE, admin, instance_id, refresh};
+use crate::{
+    base::ids::{ProjectId, ProjectRef},
+    data_plane::{
+        context::DataPlaneContext,
+        projects,
+        services::instance::{Instance, RunningInstance},
+    },
+};
+
+/// Longest time that the clients of a pooler wait for the server.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Longest time that transactions in progress get to finish before the server stops.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// A paused pooler. Its clients go on when this is dropped, at the latest after [`PAUSE_MAX`].
+#[derive(Debug)]
+pub(in crate::data_plane) struct PausedPooler {
+    _resume: DropGuard,
+}
+
+/// Pauses the pooler of a project, if one runs. Returns when no transaction is in progress, or
+/// after [`DRAIN_MAX`].
+pub(in crate::data_plane) async fn pause(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    reference: &ProjectRef,
+) -> Option<PausedPooler> {
+    let instance = context.services.instance(&instance_id(project, reference));
+    let running = instance.running()?;
+    let until = Instant::now() + PAUSE_MAX;
+    let resume = CancellationToken::new();
+    let (paused, is_paused) = tokio::sync::oneshot::channel::<()>();
+    let (context, ended) = (context.clone(), resume.clone());
+    tokio::spawn(async move {
+        let pausing = async {
+            // The console answers when no transaction is in progress.
+            let outcome = admin::command_within(&running, "PAUSE", PAUSE_MAX).await;
+            if let Err(error) = outcome {
+                let project = &running.id.reference;
+                tracing::debug!(%project, %error, "the pooler did not pause");
+            }
+            drop(paused);
+            ended.cancelled().await;
+        };
+        let _ = timeout_at(until, pausing_or(pausing, &ended)).await;
+        resume_clients(&context, &instance, &running).await;
+    });
+    let _ = tokio::time::timeout(DRAIN_MAX, is_paused).await;
+    Some(PausedPooler {
+        _resume: resume.drop_guard(),
+    })
+}
+
+/// Resolves when `pausing` does, or with the end of the pause.
+async fn pausing_or(pausing: impl Future<Output = ()>, ended: &CancellationToken) {
+    tokio::select! {
+        () = pausing => {}
+        () = ended.cancelled() => {}
+    }
+}
+
+/// Lets the clients of a pooler go on, with the settings of the project. The role of the pooler
+/// gets its password again, which a restored server does not have.
+async fn resume_clients(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    running: &RunningInstance,
+) {
+    let project = &running.id.reference;
+    if let Some(password) = admin::own_password(running)
+        && let Ok(verifier) = projects::verifier(password).await
+        && let Err(error) = context.driver.set_password(project, ROLE, &verifier).await
+    {
+        tracing::debug!(%project, %error, "the role of the pooler got no password");
+    }
+    if let Err(error) = admin::command(running, "RESUME").await {
+        tracing::debug!(%project, %error, "the pooler did not resume");
+    }
+    if let Err(error) = refresh(context, instance).await {
+        tracing::debug!(%project, %error, "the settings of the pooler could not be read");
+    }
+}

@@ -1,0 +1,390 @@
+//! The pooler's port, with the real `PgBouncer`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures_util::future::join_all;
+use gantry::{
+    app::Settings,
+    base::ids::{ProjectId, ProjectRef},
+    data_plane::{
+        postgres_proxy::{self, PostgresProxyTls, SessionKind},
+        projects::Status,
+        service_proxy::upstreams::Service,
+        services::{ServiceOptions, pooler, shelf::KitShelf, stop_all},
+    },
+    platform::http::Transport,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_postgres::{Client, Config, error::SqlState};
+use uuid::Uuid;
+
+use super::{config, connect, number, refusal};
+use crate::{
+    services::{kits_with, until},
+    support::{
+        Node, TestApp,
+        machine::{Machine, host},
+        settings,
+    },
+};
+
+/// A node with the pooler, its two ports, and a project that runs.
+struct PooledProject {
+    app: TestApp,
+    node: Node,
+    project: ProjectRef,
+    pooled: std::net::SocketAddr,
+    direct: std::net::SocketAddr,
+    _routers: Vec<JoinHandle<()>>,
+}
+
+impl PooledProject {
+    async fn new() -> Self {
+        let kits = kits_with(Service::Pooler);
+        let app = TestApp::new().await;
+        let options = Settings {
+            services: ServiceOptions {
+                shelf: KitShelf::new(None, kits),
+                launcher: host().launcher,
+                ..ServiceOptions::default()
+            },
+            ..settings(Transport::default(), Uuid::from_u128(12))
+        };
+        let mut node = app.another_in_real_time(options, Arc::new(Machine::new().await));
+        node.start();
+        let project = create(&app, &node, "pooled").await;
+        let (tls, _) = PostgresProxyTls::own_authority(node.machine.dir(), "example.test").unwrap();
+        let mut routers = Vec::new();
+        let mut listen = async |kind| {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let context = node.app.data_plane.clone();
+            let router = postgres_proxy::run(context, listener, Some(tls.clone()), kind);
+            routers.push(tokio::spawn(router));
+            address
+        };
+        let pooled = listen(SessionKind::Pooled).await;
+        let direct = listen(SessionKind::Direct).await;
+        Self {
+            app,
+            node,
+            project,
+            pooled,
+            direct,
+            _routers: routers,
+        }
+    }
+
+    fn config(&self, role: &str) -> Config {
+        config(self.pooled, &format!("{role}.{}", self.project))
+    }
+
+    async fn connect(&self) -> Client {
+        connect(&self.config("postgres")).await.unwrap()
+    }
+
+    async fn connect_directly(&self) -> Client {
+        let config = config(self.direct, &format!("postgres.{}", self.project));
+        connect(&config).await.unwrap()
+    }
+
+    async fn id(&self) -> ProjectId {
+        let sql = "select id from projects where ref = $1";
+        let rows = self.app.app.db.query(sql, &[&self.project.as_str()]).await;
+        ProjectId(rows.unwrap()[0].get(0))
+    }
+
+    async fn pid(&self) -> Option<i32> {
+        let id = self.id().await;
+        self.node.app.services.pid(id, Service::Pooler)
+    }
+
+    fn at(&self, rest: &str) -> String {
+        format!("/v1/projects/{}{rest}", self.project)
+    }
+
+    async fn get(&self, rest: &str) -> Value {
+        let call = self.node.get(&self.at(rest)).as_(&self.app.owner);
+        call.send().await.expect(200).json()
+    }
+
+    /// Returns the settings that the running pooler reports.
+    async fn reported(&self) -> BTreeMap<String, String> {
+        let id = self.id().await;
+        let all = pooler::show_config(&self.node.app, id).await.unwrap();
+        let pair = |value: pooler::ConfigValue| (value.name, value.value);
+        all.unwrap().into_iter().map(pair).collect()
+    }
+}
+
+async fn create(app: &TestApp, node: &Node, name: &str) -> ProjectRef {
+    let created = node
+        .post("/v1/projects")
+        .as_(&app.owner)
+        .json(&app.new_project(name))
+        .send()
+        .await
+        .expect(201)
+        .json();
+    let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
+    node.until(&project, Status::ActiveHealthy).await;
+    project
+}
+
+#[tokio::test]
+async fn hundred_concurrent_clients_share_the_server_connections() {
+    let pooled = PooledProject::new().await;
+    assert_eq!(pooled.pid().await, None, "nothing runs before");
+    let clients = join_all((0..100).map(|_| pooled.connect())).await;
+    let work = async |client: &Client| {
+        for turn in 0..5_i64 {
+            // A prepared statement, which the server connection of the next transaction may not
+            // have seen.
+            let found: i64 = client
+                .query_one("select $1::bigint + 1", &[&turn])
+                .await
+                .unwrap()
+                .get(0);
+            assert_eq!(found, turn + 1);
+        }
+    };
+    join_all(clients.iter().map(work)).await;
+    let owner = pooled.connect_directly().await;
+    let sql = "select count(*) from pg_stat_activity where usename = 'postgres' \
+               and pid <> pg_backend_pid() and backend_type = 'client backend'";
+    let servers = number(&owner, sql).await;
+    assert!((1..=15).contains(&servers), "{servers} server connections");
+    assert!(
+        pooled.node.app.postgres_proxy.has_pooled(pooled.id().await),
+        "a project with clients of its pooler is in use"
+    );
+}
+
+#[tokio::test]
+async fn prepared_statement_is_used_across_server_connections() {
+    let pooled = PooledProject::new().await;
+    let (first, second) = (pooled.connect().await, pooled.connect().await);
+    let statement = first
+        .prepare("select pg_backend_pid()::bigint")
+        .await
+        .unwrap();
+    let before: i64 = first.query_one(&statement, &[]).await.unwrap().get(0);
+    // The other client takes the server connection with the statement.
+    second.batch_execute("begin").await.unwrap();
+    assert_eq!(
+        number(&second, "select pg_backend_pid()::bigint").await,
+        before
+    );
+    let after: i64 = first.query_one(&statement, &[]).await.unwrap().get(0);
+    assert_ne!(before, after);
+    second.batch_execute("commit").await.unwrap();
+}
+
+#[tokio::test]
+async fn role_of_the_owner_logs_in_and_others_do_not() {
+    let pooled = PooledProject::new().await;
+    let owner = pooled.connect_directly().await;
+    let sql = "create role reporter login password 'of the reporter'; \
+               create role expired login password 'of the expired' valid until '2020-01-01'; \
+               create role plain";
+    owner.batch_execute(sql).await.unwrap();
+    let mut custom = pooled.config("reporter");
+    custom.password("of the reporter");
+    let client = connect(&custom).await.unwrap();
+    let row = client.query_one("select current_user::text", &[]).await;
+    assert_eq!(row.unwrap().get::<_, String>(0), "reporter");
+    // A changed password counts at once, although the pool of the role is open.
+    owner
+        .batch_execute("alter role reporter password 'another'")
+        .await
+        .unwrap();
+    assert_eq!(refusal(&custom).await.0, SqlState::INVALID_PASSWORD);
+    custom.password("another");
+    connect(&custom).await.unwrap();
+
+    let mut expired = pooled.config("expired");
+    expired.password("of the expired");
+    let mut wrong = pooled.config("postgres");
+    wrong.password("wrong");
+    let other = create(&pooled.app, &pooled.node, "other").await;
+    let mut of_other = config(pooled.pooled, &format!("reporter.{other}"));
+    of_other.password("another");
+    for rejected in [expired, wrong, of_other, pooled.config("plain")] {
+        let (state, message) = refusal(&rejected).await;
+        assert_eq!(state, SqlState::INVALID_PASSWORD, "{message}");
+    }
+    for reserved in ["pgbouncer", "supabase_admin"] {
+        let (state, _) = refusal(&pooled.config(reserved)).await;
+        assert_eq!(state, SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+    }
+    let mut console = pooled.config("postgres");
+    console.dbname("pgbouncer");
+    let (state, message) = refusal(&console).await;
+    assert_eq!(state, SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+    assert!(message.contains("console"), "{message}");
+}
+
+#[tokio::test]
+async fn verifiers_are_returned_to_the_pooler_alone() {
+    let pooled = PooledProject::new().await;
+    let owner = pooled.connect_directly().await;
+    let sql = "select * from pgbouncer.get_auth('postgres')";
+    let error = owner.query(sql, &[]).await.unwrap_err();
+    assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
+    let sql = "select array_to_string(p.proacl, ',') from pg_proc p \
+               join pg_namespace n on n.oid = p.pronamespace \
+               where n.nspname = 'pgbouncer' and p.proname = 'get_auth'";
+    let granted: String = owner.query_one(sql, &[]).await.unwrap().get(0);
+    let grantees: Vec<&str> = granted
+        .split(',')
+        .filter_map(|entry| entry.split('=').next())
+        .collect();
+    assert_eq!(grantees, ["supabase_admin", "pgbouncer"]);
+}
+
+#[tokio::test]
+async fn killed_pooler_is_replaced_by_the_next_connection() {
+    let pooled = PooledProject::new().await;
+    let before = pooled.connect().await;
+    let pid = pooled.pid().await.unwrap();
+    for _ in 0..3 {
+        let killed = pooled.pid().await.unwrap();
+        kill_process(Pid::from_raw(killed).unwrap(), Signal::KILL).unwrap();
+        let client = pooled.connect().await;
+        assert_eq!(number(&client, "select 7::bigint").await, 7);
+    }
+    assert_ne!(pooled.pid().await, Some(pid));
+    before.query("select 1", &[]).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn announced_settings_are_those_of_the_running_pooler() {
+    let pooled = PooledProject::new().await;
+    let _client = pooled.connect().await;
+    let compare = async |mode: &str, size: u64| {
+        let view = &pooled.get("/config/database/pooler").await[0];
+        let bouncer = pooled.get("/config/database/pgbouncer").await;
+        let section = pooled
+            .node
+            .get(&format!("/v2/projects/{}/config", pooled.project));
+        let section = section.as_(&pooled.app.owner).send().await.expect(200);
+        let section = &section.json()["data"]["attributes"]["pooler"];
+        let reported = pooled.reported().await;
+        let number = |name: &str| reported[name].parse::<u64>().unwrap();
+        assert_eq!(
+            (&view["pool_mode"], &bouncer["pool_mode"]),
+            (&json!(mode), &json!(mode))
+        );
+        assert_eq!(
+            (&section["pool_mode"], &*reported["pool_mode"]),
+            (&json!(mode), mode)
+        );
+        for (name, announced) in [
+            ("default_pool_size", &view["default_pool_size"]),
+            ("default_pool_size", &bouncer["default_pool_size"]),
+            ("default_pool_size", &section["default_pool_size"]),
+            ("default_pool_size", &json!(size)),
+            ("max_client_conn", &view["max_client_conn"]),
+            ("max_client_conn", &bouncer["max_client_conn"]),
+            ("max_client_conn", &section["max_client_conn"]),
+            ("max_client_conn", &json!(200)),
+            ("server_idle_timeout", &section["server_idle_timeout"]),
+            ("server_lifetime", &section["server_lifetime"]),
+            ("query_wait_timeout", &section["query_wait_timeout"]),
+            ("reserve_pool_size", &section["reserve_pool_size"]),
+        ] {
+            assert_eq!(&json!(number(name)), announced, "{name}");
+        }
+        let ignored = &reported["ignore_startup_parameters"];
+        assert_eq!(&json!(ignored), &bouncer["ignore_startup_parameters"]);
+    };
+    compare("transaction", 15).await;
+    let view = &pooled.get("/config/database/pooler").await[0];
+    assert_eq!(view["db_port"], 6543);
+    let addons = pooled.get("/billing/addons").await;
+    let meta = &addons["selected_addons"][0]["variant"]["meta"];
+    assert_eq!(meta["connections_pooler"], view["max_client_conn"]);
+    let owner = pooled.connect_directly().await;
+    let total = number(&owner, "select current_setting('max_connections')::bigint").await;
+    assert!(total > meta["connections_direct"].as_i64().unwrap() + 15);
+
+    let change = async |body: Value, status: u16| {
+        let call = pooled.node.patch(&pooled.at("/config/database/pooler"));
+        let call = call.as_(&pooled.app.owner).json(&body);
+        call.send().await.expect(status).json()
+    };
+    let pid = pooled.pid().await;
+    change(json!({"default_pool_size": 5}), 200).await;
+    compare("transaction", 5).await;
+    change(json!({"pool_mode": "session"}), 200).await;
+    compare("session", 5).await;
+    change(
+        json!({"default_pool_size": null, "pool_mode": "transaction"}),
+        200,
+    )
+    .await;
+    compare("transaction", 15).await;
+    assert_eq!(pooled.pid().await, pid, "changed without another process");
+    let refused = change(json!({"default_pool_size": 16}), 400).await;
+    assert!(
+        refused["message"].as_str().unwrap().contains("room for 15"),
+        "{refused}"
+    );
+
+    let health = pooled.get("/health?services=pooler").await;
+    assert_eq!(health[0]["status"], "ACTIVE_HEALTHY", "{health}");
+}
+
+#[tokio::test]
+async fn pooler_without_clients_stops_and_starts_again() {
+    let pooled = PooledProject::new().await;
+    let client = pooled.connect().await;
+    let id = pooled.id().await;
+    drop(client);
+    until(async || !pooled.node.app.postgres_proxy.has_pooled(id)).await;
+    stop_all(&pooled.node.app).await;
+    assert_eq!(pooled.pid().await, None);
+    let client = pooled.connect().await;
+    assert_eq!(number(&client, "select 7::bigint").await, 7);
+}
+
+#[tokio::test]
+async fn clients_of_the_pooler_do_not_see_a_restart() {
+    let pooled = PooledProject::new().await;
+    let clients = join_all((0..20).map(|_| pooled.connect())).await;
+    for client in &clients {
+        number(client, "select 7::bigint").await;
+    }
+    let started = async |client: &Client| {
+        let sql = "select (extract(epoch from pg_postmaster_start_time()) * 1000)::bigint";
+        number(client, sql).await
+    };
+    let before = started(&clients[0]).await;
+    let restarted = async {
+        let path = pooled.at("/restart");
+        let call = pooled.node.post(&path).as_(&pooled.app.owner);
+        call.send().await.expect(200);
+        pooled
+            .node
+            .until(&pooled.project, Status::ActiveHealthy)
+            .await;
+    };
+    let mut is_over = false;
+    let mut restarted = std::pin::pin!(restarted);
+    while !is_over {
+        let work = join_all(
+            clients
+                .iter()
+                .map(|client| number(client, "select 7::bigint")),
+        );
+        tokio::select! {
+            () = &mut restarted => is_over = true,
+            found = work => assert!(found.iter().all(|found| *found == 7)),
+        }
+    }
+    for client in &clients {
+        assert!(started(client).await > before, "another server");
+    }
+}
