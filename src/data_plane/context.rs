@@ -13,7 +13,7 @@ use super::{
     cluster_driver::ClusterDriver,
     clusters::{Home, Location},
     database_access::AccessRuleCache,
-    database_session::SessionPlaces,
+    database_session::ConcurrencyLimits,
     domains::{
         hostnames,
         hostnames::{acme::CertificateAuthority, dns::Dns},
@@ -115,8 +115,8 @@ pub struct DataPlaneState {
     pub temporary_access: temporary_access::LoginReconciler,
     /// Proxy of connections to the projects' databases.
     pub postgres_proxy: PostgresProxy,
-    /// Places of sessions of SQL over HTTP.
-    pub session_places: SessionPlaces,
+    /// Limits on sessions of SQL over HTTP.
+    pub session_limits: ConcurrencyLimits,
     /// Last known access rules of projects' databases.
     pub access_rules: AccessRuleCache,
     /// Checks custom hostnames when they are due.
@@ -190,7 +190,7 @@ impl DataPlaneContext {
             pool: Pool::default(),
             temporary_access: temporary_access::LoginReconciler::default(),
             postgres_proxy: PostgresProxy::default(),
-            session_places: SessionPlaces::new(ConnectionBudget::SQL_OVER_HTTP),
+            session_limits: ConcurrencyLimits::new(ConnectionBudget::SQL_OVER_HTTP),
             access_rules: AccessRuleCache::default(),
             hostname_reconciler: hostnames::HostnameReconciler::default(),
             service_proxy: ServiceProxy::default(),

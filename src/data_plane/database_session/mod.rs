@@ -3,8 +3,8 @@
 //! [`session`] logs in as the role that runs the SQL and implements the protocol; [`stop`]
 //! terminates statements that exceed the deadline. A customer's SQL never runs as a superuser.
 
-pub mod json;
-mod places;
+mod concurrency_limit;
+pub(crate) mod json;
 pub mod rows;
 pub(crate) mod segments;
 pub mod session;
@@ -17,7 +17,7 @@ pub mod types;
 
 use std::time::Duration;
 
-pub use places::{ProjectPlaces, SessionPlaces};
+pub use concurrency_limit::{ConcurrencyLimit, ConcurrencyLimits};
 pub use session::{ConnectTarget, DatabaseSession, SessionLimits};
 
 use crate::base::error::Error;

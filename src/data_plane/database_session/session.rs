@@ -27,7 +27,7 @@ use tokio::{
 
 pub(crate) use super::rows::too_large;
 use super::{
-    DATABASE, places,
+    DATABASE, concurrency_limit,
     sql_error::SqlError,
     stop,
     stop::{Backend, CANCEL_GRACE},
@@ -76,7 +76,7 @@ pub struct DatabaseSession {
     transaction: u8,
     failure_site: Option<FailureSite>,
     /// Released after the session.
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Place of the last error of the server.
@@ -92,10 +92,10 @@ impl DatabaseSession {
     /// Logs in as `role`. `settings` are server parameters that override those of the role and the
     /// database.
     ///
-    /// Waits for a place among the sessions of the project, and for room in a full server.
+    /// Waits for a permit among the sessions of the project, and for room in a full server.
     ///
     /// Errors: [`Error::DatabaseUnreachable`] on timeout, or if the server is starting or stopping;
-    /// [`Error::Busy`] if there is no place or room in time; [`Error::DatabaseRefuses`] if the
+    /// [`Error::Busy`] if there is no permit or room in time; [`Error::DatabaseRefuses`] if the
     /// owner disabled the role and the repair failed.
     pub async fn open(
         target: &ConnectTarget,
@@ -104,8 +104,8 @@ impl DatabaseSession {
         settings: &[(&str, &str)],
         limits: SessionLimits,
     ) -> Result<Self, Error> {
-        let place = target.place().await?;
-        let wait_until = Instant::now() + places::WAIT_MAX;
+        let permit = target.session_permit().await?;
+        let wait_until = Instant::now() + concurrency_limit::WAIT_MAX;
         let opened = loop {
             match Self::open_once(target, role, database, settings, limits).await {
                 Err(Error::DatabaseRefuses(_))
@@ -119,7 +119,7 @@ impl DatabaseSession {
             }
         };
         let mut session = opened?;
-        session.place = place;
+        session.permit = permit;
         Ok(session)
     }
 
@@ -150,7 +150,7 @@ impl DatabaseSession {
             deadline: connect_by + CONNECT_TIMEOUT,
             transaction: b'I',
             failure_site: None,
-            place: None,
+            permit: None,
         };
         match timeout_at(connect_by, session.log_in(role, database, settings)).await {
             Ok(logged_in) => logged_in?,
@@ -528,7 +528,7 @@ fn login_error(error: SqlError, database: &str) -> Error {
         // The server is full. A connection limit that the owner set on role or database has the
         // same code and another text.
         Some("53") if !error.summary().contains("too many connections for") => Error::Busy {
-            retry: places::RETRY,
+            retry: concurrency_limit::RETRY,
         },
         // The server is starting or stopping.
         Some("57") if !error.summary().contains("too many connections for") => {

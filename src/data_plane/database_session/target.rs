@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use tokio::{net::UnixStream, sync::OwnedSemaphorePermit, time::timeout};
 
-use super::places::ProjectPlaces;
+use super::concurrency_limit::ConcurrencyLimit;
 use crate::{
     base::{error::Error, ids::ProjectRef},
     data_plane::{cluster_driver::ClusterDriver, clusters::ServerSocket},
@@ -20,20 +20,20 @@ pub struct ConnectTarget {
     /// Project whose platform roles are repaired after a rejected login.
     repair: Option<RoleRepair>,
     /// Places of the project's sessions. `None`: their number is not bounded here.
-    places: Option<PlacesOfTarget>,
+    session_limit: Option<LimitOfTarget>,
 }
 
-/// The places of the project of a target.
+/// The limit on sessions of the project of a target.
 #[derive(Debug, Clone)]
-struct PlacesOfTarget(Arc<ProjectPlaces>);
+struct LimitOfTarget(Arc<ConcurrencyLimit>);
 
-impl PartialEq for PlacesOfTarget {
+impl PartialEq for LimitOfTarget {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for PlacesOfTarget {}
+impl Eq for LimitOfTarget {}
 
 /// Project whose platform roles can be repaired.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl ConnectTarget {
         Self {
             socket,
             repair: None,
-            places: None,
+            session_limit: None,
         }
     }
 
@@ -70,23 +70,23 @@ impl ConnectTarget {
         Self {
             socket: driver.socket(project),
             repair: Some(repair),
-            places: None,
+            session_limit: None,
         }
     }
 
-    /// Returns the target with bounded places for its sessions.
+    /// Returns the target with a limit on its sessions.
     #[must_use]
-    pub fn with_places(self, places: Arc<ProjectPlaces>) -> Self {
+    pub fn with_limit(self, limit: Arc<ConcurrencyLimit>) -> Self {
         Self {
-            places: Some(PlacesOfTarget(places)),
+            session_limit: Some(LimitOfTarget(limit)),
             ..self
         }
     }
 
-    /// Waits for a place, if their number is bounded.
-    pub(super) async fn place(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
-        match &self.places {
-            Some(places) => places.0.acquire().await.map(Some),
+    /// Waits for a permit, if the sessions are limited.
+    pub(super) async fn session_permit(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        match &self.session_limit {
+            Some(limit) => limit.0.acquire().await.map(Some),
             None => Ok(None),
         }
     }

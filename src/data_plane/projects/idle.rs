@@ -75,9 +75,9 @@ pub async fn wake(
             match Status::read(row, 0)? {
                 Status::ActiveHealthy if row.get(1) => request_start(context, id).await?,
                 Status::ActiveHealthy => {
-                    let places = context.session_places.of(id);
+                    let limit = context.session_limits.of(id);
                     let target = ConnectTarget::of(&context.driver, project);
-                    return Ok(target.with_places(places));
+                    return Ok(target.with_limit(limit));
                 }
                 Status::GoingDown | Status::Removed => return Err(removed()),
                 Status::Pausing

@@ -97,7 +97,7 @@ use crate::{
         supervisor::Launcher,
     },
     data_plane::{
-        api_keys::AcceptedKeys, context::DataPlaneContext, database_session::SessionPlaces,
+        api_keys::AcceptedKeys, context::DataPlaneContext, database_session::ConcurrencyLimits,
         projects::sizes::ConnectionBudget, service_proxy::upstreams::Service,
     },
 };
@@ -132,7 +132,7 @@ pub struct Services {
     /// Log events of functions that are not stored yet.
     pub function_log: FunctionLogQueue,
     /// Sessions of functions with their databases.
-    function_sessions: SessionPlaces,
+    function_sessions: ConcurrencyLimits,
     starts: Semaphore,
     /// Permits of comparisons of schemas.
     diffs: Semaphore,
@@ -164,7 +164,7 @@ impl Default for Services {
             table: Mutex::default(),
             functions: FunctionCache::default(),
             function_log: FunctionLogQueue::default(),
-            function_sessions: SessionPlaces::new(ConnectionBudget::FUNCTIONS),
+            function_sessions: ConcurrencyLimits::new(ConnectionBudget::FUNCTIONS),
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
             diffs: Semaphore::new(schema_diff::DIFFS_MAX),
             waiting: AtomicUsize::new(0),

@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// Concurrent sessions of one process, with those that wait for a place among the sessions of all
+/// Concurrent sessions of one process, with those that wait for a permit among the sessions of all
 /// functions of the project. Further ones are closed.
 const SESSIONS_MAX: usize = 32;
 
@@ -70,8 +70,8 @@ impl DatabaseOfFunction {
     async fn serve(&self, client: UnixStream) -> io::Result<()> {
         let target = idle::wake(&self.context, self.id, &self.reference).await;
         let target = target.map_err(io::Error::other)?;
-        let places = self.context.services.function_sessions.of(self.id);
-        let _place = places.acquire().await.map_err(io::Error::other)?;
+        let limit = self.context.services.function_sessions.of(self.id);
+        let _permit = limit.acquire().await.map_err(io::Error::other)?;
         let login = SessionLogin::unbounded(OWNER, "edge function");
         serve(client, &target, &login).await
     }

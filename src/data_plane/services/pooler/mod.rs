@@ -30,13 +30,11 @@ use super::{
     WAIT_MAX,
     folder::InstanceFolder,
     has_kit,
-    instance::{
-        Instance, InstanceId, InstanceState, RunningInstance, ServiceUse, Unavailable,
-        UnavailableReason,
-    },
+    instance::{Instance, InstanceId, InstanceState, RunningInstance, ServiceUse},
     rest, start,
     start::StartFailure,
     stop,
+    unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
     base::{
@@ -88,7 +86,7 @@ pub async fn acquire(
         loop {
             states.borrow_and_update();
             let now = context.clock.ticks();
-            if let Some(used) = instance.begin_use(now)
+            if let Some(used) = instance.begin_use(now, None)
                 && let UpstreamAddress::Unix(socket) = &used.running.address
             {
                 let socket = socket.clone();

@@ -1,5 +1,5 @@
-//! Places for the sessions of SQL over HTTP, migrations and generated types: a bounded number for
-//! each project, handed out in the order of the requests (decision 0167).
+//! Limits on concurrent sessions of a project for one purpose, such as SQL over HTTP. Requests over
+//! the limit wait in their order (decision 0167).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,25 +11,25 @@ use tokio::{
 
 use crate::base::{error::Error, ids::ProjectId};
 
-/// Longest time that a request waits for a place, and for room in a full server.
+/// Longest time that a request waits for a permit, and for room in a full server.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Requests that wait for a place of one project.
+/// Requests that wait for a permit of one project.
 const WAITING_MAX: usize = 500;
-/// Value of `Retry-After` for a request that got no place.
+/// Value of `Retry-After` for a request that got no permit.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Entries from which those without sessions are removed.
 const PROJECTS_MAX: usize = 1000;
 
-/// The places of all projects for one purpose.
-pub struct SessionPlaces {
-    /// Places of a project.
+/// The session limits of all projects for one purpose.
+pub struct ConcurrencyLimits {
+    /// Maximum number of concurrent sessions of a project.
     count: usize,
-    projects: Mutex<HashMap<ProjectId, Arc<ProjectPlaces>>>,
+    projects: Mutex<HashMap<ProjectId, Arc<ConcurrencyLimit>>>,
 }
 
-/// The places of one project.
+/// A limit on concurrent sessions of one project. A permit is released on drop.
 #[derive(Debug)]
-pub struct ProjectPlaces {
+pub struct ConcurrencyLimit {
     /// Fair: a permit goes to the request that has waited for longest.
     sessions: Arc<Semaphore>,
     /// Permits of requests that wait.
@@ -37,8 +37,8 @@ pub struct ProjectPlaces {
     count: usize,
 }
 
-impl SessionPlaces {
-    /// Creates `count` places for each project.
+impl ConcurrencyLimits {
+    /// Creates limits of `count` sessions for each project.
     pub fn new(count: u32) -> Self {
         Self {
             count: usize::try_from(count).unwrap_or(usize::MAX),
@@ -46,24 +46,24 @@ impl SessionPlaces {
         }
     }
 
-    /// Returns the places of a project.
-    pub fn of(&self, project: ProjectId) -> Arc<ProjectPlaces> {
+    /// Returns the limit of a project.
+    pub fn of(&self, project: ProjectId) -> Arc<ConcurrencyLimit> {
         let mut all = self.projects.lock();
         if all.len() >= PROJECTS_MAX {
-            all.retain(|_, places| Arc::strong_count(places) > 1 || places.is_used());
+            all.retain(|_, limit| Arc::strong_count(limit) > 1 || limit.is_used());
         }
-        let places = all.entry(project);
-        Arc::clone(places.or_insert_with(|| Arc::new(ProjectPlaces::new(self.count))))
+        let limit = all.entry(project);
+        Arc::clone(limit.or_insert_with(|| Arc::new(ConcurrencyLimit::new(self.count))))
     }
 }
 
-impl std::fmt::Debug for SessionPlaces {
+impl std::fmt::Debug for ConcurrencyLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SessionPlaces").finish_non_exhaustive()
+        f.debug_struct("ConcurrencyLimits").finish_non_exhaustive()
     }
 }
 
-impl ProjectPlaces {
+impl ConcurrencyLimit {
     fn new(count: usize) -> Self {
         Self {
             sessions: Arc::new(Semaphore::new(count)),
@@ -76,7 +76,7 @@ impl ProjectPlaces {
         self.sessions.available_permits() < self.count
     }
 
-    /// Returns a place, after those that were requested before.
+    /// Waits for a permit. Requests get one in their order.
     ///
     /// Errors: [`Error::Busy`] after [`WAIT_MAX`], or at once if too many requests wait.
     pub(in crate::data_plane) async fn acquire(&self) -> Result<OwnedSemaphorePermit, Error> {
@@ -86,9 +86,9 @@ impl ProjectPlaces {
     async fn acquire_within(&self, patience: Duration) -> Result<OwnedSemaphorePermit, Error> {
         let busy = || Error::Busy { retry: RETRY };
         let _waiting = self.requests.try_acquire().map_err(|_| busy())?;
-        let place = Arc::clone(&self.sessions).acquire_owned();
+        let permit = Arc::clone(&self.sessions).acquire_owned();
         // The semaphore is never closed.
-        let acquired = timeout(patience, place).await;
+        let acquired = timeout(patience, permit).await;
         acquired.ok().and_then(Result::ok).ok_or_else(busy)
     }
 }
@@ -98,24 +98,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn place_is_given_in_order_and_refused_after_the_wait() {
-        let all = SessionPlaces::new(4);
-        let places = all.of(ProjectId(1));
+    async fn permits_are_given_in_order_and_refused_after_the_wait() {
+        let all = ConcurrencyLimits::new(4);
+        let limit = all.of(ProjectId(1));
         let mut held = Vec::new();
         for _ in 0..4 {
-            held.push(places.acquire().await.unwrap());
+            held.push(limit.acquire().await.unwrap());
         }
-        let refused = places.acquire_within(Duration::ZERO).await;
+        let refused = limit.acquire_within(Duration::ZERO).await;
         assert!(matches!(refused, Err(Error::Busy { .. })));
         drop(all.of(ProjectId(2)).acquire().await.unwrap());
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
         for number in 0..3 {
-            let (places, order) = (Arc::clone(&places), Arc::clone(&order));
+            let (limit, order) = (Arc::clone(&limit), Arc::clone(&order));
             waiting.push(tokio::spawn(async move {
-                let place = places.acquire().await.unwrap();
+                let permit = limit.acquire().await.unwrap();
                 order.lock().push(number);
-                place
+                permit
             }));
             tokio::task::yield_now().await;
         }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn entries_without_sessions_are_removed() {
-        let all = SessionPlaces::new(4);
+        let all = ConcurrencyLimits::new(4);
         for project in 0..=i64::try_from(PROJECTS_MAX).unwrap() {
             all.of(ProjectId(project));
         }
