@@ -1,9 +1,10 @@
 //! `cargo bench --bench pooler`: `pgbench -S` with 32 clients through the pooler's port, against
-//! the project's socket, in each protocol mode, interleaved; then 500 clients on 15 server connections
-//! against 15 clients; the first connection to a stopped pooler; and the memory of its process.
+//! the project's socket, in each protocol mode, interleaved; then 500 clients on 15 server
+//! connections against 15 clients; the first connection to a stopped pooler; and memory.
 //!
 //! The pooler is that of a real `gantry dev`, which installs it from packages of Debian.
 
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 mod dev;
@@ -69,6 +70,7 @@ fn main() -> Outcome<()> {
     }
     bench.many(dir.path())?;
     println!("memory of the pooler: {}", memory(&project)?);
+    println!("memory of Gantry: {} kB", gantry.memory()?);
     Ok(())
 }
 

@@ -42,7 +42,13 @@ pub(super) fn run(mut launcher: Command, started: oneshot::Sender<u32>) -> io::R
 
 fn follow(child: &mut Child) -> io::Result<()> {
     let pid = Pid::from_raw(child.id().cast_signed());
-    ptrace::seize(pid, Options::PTRACE_O_TRACESECCOMP | Options::PTRACE_O_TRACEEXEC).map_err(|errno| {
+    let options = Options::PTRACE_O_TRACESECCOMP | Options::PTRACE_O_TRACEEXEC;
+    let seized = ptrace::seize(pid, options);
+    // A process that has exited is refused like that of another user.
+    if seized.is_err() && child.try_wait()?.is_some() {
+        return Ok(());
+    }
+    seized.map_err(|errno| {
         let hint =
             "Gantry must be able to trace its own launcher (ptrace; see kernel.yama.ptrace_scope), or be run with --unsafe-no-sandbox";
         io::Error::new(io::Error::from(errno).kind(), format!("{hint}: {errno}"))

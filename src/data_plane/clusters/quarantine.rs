@@ -1,8 +1,9 @@
 //! Sessions of the owners of tables in a server in quarantine.
 //!
-//! What changes or rewrites rows of a tenant's tables can run code of the tenant. It runs in a
-//! session that is logged in as the owner of the table, from which no other role can be reached.
-//! For this time, all owners can log in, by their names in the map of peer authentication.
+//! A statement that changes or rewrites rows of a tenant's table can run code of the tenant. It
+//! runs in a session that is logged in as the owner of the table, from which no other role can be
+//! reached. For this time, all owners can log in, by their names in the map of peer
+//! authentication.
 
 use std::time::Duration;
 

@@ -197,7 +197,7 @@ impl InstanceSize {
     }
 
     /// Returns the settings of PostgreSQL of this size with these limits. The smallest size has
-    /// those of the template, whose number of connections was smaller in older clusters.
+    /// those of the template. Older clusters have a smaller number of connections.
     pub fn parameters(self, limits: &ResourceLimits) -> Vec<(&'static str, String)> {
         let sessions = ("max_connections", self.connections().total().to_string());
         if self.is_smallest() {

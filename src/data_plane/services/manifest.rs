@@ -131,6 +131,10 @@ impl Default for Stop {
 }
 
 /// Preparations before a start.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a key of kit.toml, independent of the others"
+)]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Needs {

@@ -51,7 +51,7 @@ struct ConnectionStrings {
 }
 
 impl ConnectionStrings {
-    /// Returns the connection strings of a project whose server has the name `host`. `session_port`
+    /// Returns the connection strings of a project. Its server has the name `host`. `session_port`
     /// is the port for sessions with the server.
     fn new(project: &str, host: &str, session_port: u16, pooler: ProxyAddress) -> Self {
         let pooled = pooler.db_port != session_port && pooler.pool_mode == "transaction";

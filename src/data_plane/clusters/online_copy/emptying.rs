@@ -11,6 +11,7 @@ use super::{
         ClusterError, Result,
         quarantine::{OwnerLogins, SchemaUsage},
         superuser::{self, SqlArgument, SuperuserSession},
+        template::SERVICE_ROLES,
     },
     isolation::{IsolationLog, execute, run, run_with, sql_error, value},
 };
@@ -78,7 +79,10 @@ async fn tables(
     session: &SuperuserSession,
 ) -> Result<(BTreeMap<String, Vec<EmptiedTable>>, Vec<EmptiedTable>)> {
     let limit = TABLES_MAX + 1;
-    let rows = session.query(&superuser::TABLES_WITH_ROWS, &[&limit]).await;
+    let services = SERVICE_ROLES.as_slice();
+    let rows = session
+        .query(&superuser::TABLES_WITH_ROWS, &[&limit, &services])
+        .await;
     let rows = rows.map_err(sql_error)?;
     if i64::try_from(rows.len()).is_ok_and(|count| count > TABLES_MAX) {
         let text = format!("it has more than {TABLES_MAX} tables");

@@ -179,6 +179,11 @@ pub(in crate::data_plane::clusters) async fn isolate(
         log.add("tables masked", tables.len() as u64);
     }
     logins.close(&shared).await?;
+    let gained = privileges::revoke(&shared, server.major()).await?;
+    if let Some(finding) = gained.first() {
+        let text = format!("{finding} after it was isolated");
+        return Err(ClusterError::Isolation(text));
+    }
     for catalog in REWRITTEN_SHARED {
         run(&shared, catalog).await?;
     }

@@ -370,9 +370,9 @@ statements! {
 
     // Schema-only copies
 
-    /// Tables with rows that are not part of the schema: number, quoted name, owner, whether the owner
-    /// is a superuser. Histories of migrations stay, and so do tables of extensions but those that
-    /// store requests, jobs and secrets.
+    /// Tables with rows that are not part of the schema: number, quoted name, owner, whether the
+    /// owner is a superuser. Histories of migrations stay, those of the service roles `$2` too, and
+    /// so do tables of extensions but those that store requests, jobs and secrets.
     TABLES_WITH_ROWS:
         "select c.oid, format('%I.%I', n.nspname, c.relname), r.rolname::text, r.rolsuper
          from pg_catalog.pg_class c
@@ -380,8 +380,9 @@ statements! {
          join pg_catalog.pg_roles r on r.oid = c.relowner
          where c.relkind = 'r' and n.nspname not like 'pg\\_%'
          and n.nspname not in ('information_schema', 'supabase_migrations')
-         and not (n.nspname in ('auth', 'storage', 'realtime', '_realtime', 'supabase_functions')
-                  and c.relname like '%migrations')
+         and not (c.relname like '%migrations' and (r.rolsuper or r.rolname = any ($2))
+                  and n.nspname in ('auth', 'storage', 'realtime', '_realtime',
+                                    'supabase_functions'))
          and not exists (
              select from pg_catalog.pg_depend d
              join pg_catalog.pg_extension e on e.oid = d.refobjid
