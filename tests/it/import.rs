@@ -11,9 +11,12 @@ use postgres_protocol::password::scram_sha_256;
 use tokio_postgres::Client;
 
 use crate::support::machine::SuperuserClients as _;
-use crate::support::{
-    machine::{Machine, engines},
-    note_skipped,
+use crate::{
+    support::{
+        machine::{Machine, engines},
+        note_skipped,
+    },
+    traps,
 };
 
 /// Password of the source. It has characters that the file of passwords escapes.
@@ -119,6 +122,20 @@ const FILL: &str = "
                ('22222222-2222-4222-8222-222222222222', 'b@example.com');
     insert into storage.buckets (id, name) values ('photos', 'photos');
 ";
+
+#[tokio::test]
+async fn import_runs_no_code_of_the_target_with_a_right_of_the_platform() {
+    let Some(pair) = Pair::new().await else {
+        return;
+    };
+    let source = pair.admin(&pair.source).await;
+    source.batch_execute(FILL).await.unwrap();
+    traps::plant(&pair.machine, &pair.target).await;
+    let report = pair.run(true, false).await.unwrap();
+    let mut copied = report.platform_rows.iter();
+    assert!(copied.any(|(name, _)| name == "auth.users"), "{report:?}");
+    traps::assert_not_sprung(&pair.machine, &pair.target, "an import").await;
+}
 
 #[tokio::test]
 async fn import_copies_schemas_data_roles_and_users_and_can_be_repeated() {

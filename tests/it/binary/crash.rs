@@ -383,7 +383,7 @@ fn kill_during_settings_change_keeps_reported_settings() {
             .expect(201);
         assert_eq!(
             runs,
-            json!([{"n": kept.unwrap_or(30)}]),
+            json!([{"n": kept.unwrap_or(118)}]),
             "{n}, after {moment} ms: {}",
             gantry.log()
         );

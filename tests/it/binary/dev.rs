@@ -201,10 +201,10 @@ fn dev_prints_reachable_database_address() {
     let pooler = gantry
         .get(&format!("/v1/projects/{project}/config/database/pooler"))
         .expect(200);
-    assert_eq!(
-        (&pooler[0]["db_host"], &pooler[0]["db_port"]),
-        (&json!("pooler.localhost"), &json!(address.port()))
-    );
+    assert_eq!(pooler[0]["db_host"], "pooler.localhost");
+    // That of the pooler, if it is installed.
+    let published = format!("127.0.0.1:{}", pooler[0]["db_port"]);
+    assert!(line.contains(&published), "{published} is not in {line}");
     let mut config = tokio_postgres::Config::new();
     config
         .host("127.0.0.1")

@@ -20,6 +20,8 @@ fn is_listed(place: &Path, mode: u32) -> bool {
         [] | ["projects" | "tmp" | "run", _] => 0o711,
         // The socket of a server: its project's group, which its services have.
         ["run", _, ".s.PGSQL.5432"] => 0o770,
+        // The name of Gantry's account, which the server of the project sees.
+        ["projects", _, "account"] => 0o640,
         [passage] if PASSAGES.contains(passage) => 0o711,
         // Programs, and the certificate that clients trust.
         ["engines" | "kits", ..] => 0o755,

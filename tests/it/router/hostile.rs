@@ -247,6 +247,12 @@ async fn libraries_of_role_and_database_lock_no_session_out() {
         read_only: true,
     };
     run_query(&target, &query, LIMITS).await.unwrap();
+    for role in ["postgres", "gantry_rows"] {
+        let session = machine.clusters.session_as(&way.project, role, "postgres");
+        session.await.unwrap();
+    }
+    let session = machine.clusters.superuser_session(&way.project).await;
+    session.unwrap();
     let admin = machine.clusters.admin_session(&way.project).await;
     let admin = admin.unwrap();
     // Each start does this.

@@ -263,7 +263,7 @@ async fn superuser(
     let mut config = tokio_postgres::Config::new();
     config.user("supabase_admin").dbname(database).options(
         "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s \
-         -c lock_timeout=5s",
+         -c lock_timeout=5s -c local_preload_libraries=",
     );
     let connected = config.connect_raw(stream, NoTls).await;
     let (client, connection) = connected.map_err(|cause| ClusterError::Sql {

@@ -37,6 +37,10 @@ const CALLED: &[&str] = &[
     "v1-restore-a-project",
     "v1-create-login-role",
     "v1-delete-login-roles",
+    "v1-update-jit-access-config",
+    "v1-update-jit-access",
+    "v1-authorize-jit-access",
+    "v1-delete-jit-access",
     "v1-list-all-sso-provider",
     "v1-create-a-sso-provider",
     "v1-get-a-sso-provider",
@@ -55,7 +59,7 @@ const CALLED: &[&str] = &[
     "v1-reset-a-branch",
 ];
 
-/// Operations that other tests call with traps, by the driver: upgrades, temporary access.
+/// Operations that other tests call with traps, by the driver.
 const CALLED_BY_DRIVER: &[&str] = &[
     "v1-upgrade-postgres-version",
     "v1-get-postgres-upgrade-eligibility",
@@ -139,15 +143,12 @@ const ELSEWHERE: &[&str] = &[
     "v1-bulk-delete-secrets",
     "v1-list-all-secrets",
     "v1-bulk-create-secrets",
-    // Grants of temporary access. The server's part is tested with the roles of a project.
+    // Rows of grants of temporary access.
     "v1-get-jit-access",
-    "v1-authorize-jit-access",
-    "v1-update-jit-access",
     "v1-invite-external-jit-access",
     "v1-accept-invite-external-jit-access",
     "v1-delete-invite-external-jit-access",
     "v1-list-jit-access",
-    "v1-delete-jit-access",
     // SQL of the caller, in sessions of the owner, as the called ones of migrations.
     "v1-rollback-migrations",
     "v1-upsert-a-migration",
@@ -243,7 +244,7 @@ impl Caller {
             answer.text()
         );
         self.called.insert(id);
-        serde_json::from_str(&answer.text()).unwrap_or_default()
+        serde_json::from_str(answer.text()).unwrap_or_default()
     }
 
     async fn safe(&self, project: &ProjectRef, after: &str) {
@@ -290,6 +291,21 @@ impl Caller {
             self.call(operation, project, &id, &Value::Null).await;
         }
         self.safe(project, "changes of SSO providers").await;
+    }
+
+    async fn change_logins(&mut self, project: &ProjectRef) {
+        let enabled = json!({"state": "enabled"});
+        self.call("v1-update-jit-access-config", project, "", &enabled)
+            .await;
+        let user = self.app.owner.gotrue_id.to_string();
+        let grant = json!({"user_id": user, "roles": [{"role": "postgres"}]});
+        self.call("v1-update-jit-access", project, "", &grant).await;
+        let login = json!({"role": "postgres", "rhost": "203.0.113.7"});
+        self.call("v1-authorize-jit-access", project, "", &login)
+            .await;
+        self.call("v1-delete-jit-access", project, &user, &Value::Null)
+            .await;
+        self.safe(project, "temporary access").await;
     }
 
     async fn change_server(&mut self, project: &ProjectRef) {
@@ -391,6 +407,7 @@ async fn operations_run_no_code_of_the_tenant_with_a_right_of_the_platform() {
     };
     caller.read_everything(&project).await;
     caller.change_providers(&project).await;
+    caller.change_logins(&project).await;
     caller.change_server(&project).await;
     caller.change_branches(&project).await;
     caller.restore(&project).await;
