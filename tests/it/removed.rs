@@ -12,7 +12,10 @@ use gantry::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Node, TestApp, machine::Machine, settings};
+use crate::{
+    support::{Node, TestApp, machine::Machine, settings},
+    traps,
+};
 
 /// Days of the hold.
 const DAYS: i64 = 7;
@@ -118,6 +121,22 @@ async fn restore_of_removed_project_brings_back_data_keys_and_settings() {
     assert_eq!(read(&node, &app, &keys).await, keys_before);
     assert_eq!(read(&node, &app, &secrets).await, secrets_before);
     assert!(held::list(&node.app.db, None).await.unwrap().is_empty());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn restore_of_removed_project_runs_no_code_of_the_tenant_as_the_platform() {
+    let app = TestApp::new().await;
+    let mut node = holding(&app).await;
+    let project = create(&node, &app, "trapped").await;
+    traps::plant(&node.machine, &project).await;
+    let path = format!("/v1/projects/{project}");
+    node.delete(&path).as_(&app.owner).send().await.expect(200);
+    node.until(&project, Status::Removed).await;
+    let restore = format!("{path}/restore");
+    node.post(&restore).as_(&app.owner).send().await.expect(200);
+    node.until(&project, Status::ActiveHealthy).await;
+    traps::assert_not_sprung(&node.machine, &project, "a removal").await;
     node.stop().await;
 }
 
