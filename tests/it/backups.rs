@@ -46,9 +46,13 @@ fn options(backups: BackupOptions) -> Settings {
 }
 
 /// Returns an application that backs up its projects, in the time of the machine.
-pub(crate) async fn backed_up(backups: BackupOptions) -> TestApp {
+async fn backed_up(backups: BackupOptions) -> TestApp {
+    backed_up_on(backups, Machine::new().await).await
+}
+
+/// Does [`backed_up`] with projects on this machine.
+pub(crate) async fn backed_up_on(backups: BackupOptions, mut machine: Machine) -> TestApp {
     let mut app = TestApp::new().await;
-    let mut machine = Machine::new().await;
     machine.clusters = machine.clusters.with_archives(true);
     app.node = app.another_in_real_time(options(backups), Arc::new(machine));
     app.node.start();

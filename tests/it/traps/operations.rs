@@ -6,16 +6,19 @@ use std::collections::BTreeSet;
 use gantry::{
     api::endpoints,
     base::ids::ProjectRef,
-    data_plane::{backups::BackupOptions, projects::Status},
+    data_plane::{backups::BackupOptions, clusters::Engines, projects::Status},
 };
 use serde_json::{Value, json};
 
 use super::{assert_not_sprung, plant};
 use crate::{
-    backups::{backed_up, next_second, until_complete, until_reached, until_restored},
+    backups::{backed_up_on, next_second, until_complete, until_reached, until_restored},
     branches::until_finished,
     sso_providers::metadata,
-    support::TestApp,
+    support::{
+        TestApp,
+        machine::{Machine, engines},
+    },
 };
 
 /// Operations that [`operations_run_no_code_of_the_tenant_with_a_right_of_the_platform`] calls.
@@ -397,20 +400,23 @@ impl Caller {
 
 #[tokio::test]
 async fn operations_run_no_code_of_the_tenant_with_a_right_of_the_platform() {
-    let app = backed_up(BackupOptions::default()).await;
-    let project = app.real_project().await;
-    plant(&app.machine, &project).await;
-    until_complete(&app, &project, 1).await;
-    let mut caller = Caller {
-        app,
-        called: BTreeSet::new(),
-    };
-    caller.read_everything(&project).await;
-    caller.change_providers(&project).await;
-    caller.change_logins(&project).await;
-    caller.change_server(&project).await;
-    caller.change_branches(&project).await;
-    caller.restore(&project).await;
-    let listed: BTreeSet<&str> = CALLED.iter().copied().collect();
-    assert_eq!(caller.called, listed);
+    for engine in engines().offered() {
+        let machine = Machine::on(&Engines::only(engine.clone())).await;
+        let app = backed_up_on(BackupOptions::default(), machine).await;
+        let project = app.real_project().await;
+        plant(&app.machine, &project).await;
+        until_complete(&app, &project, 1).await;
+        let mut caller = Caller {
+            app,
+            called: BTreeSet::new(),
+        };
+        caller.read_everything(&project).await;
+        caller.change_providers(&project).await;
+        caller.change_logins(&project).await;
+        caller.change_server(&project).await;
+        caller.change_branches(&project).await;
+        caller.restore(&project).await;
+        let listed: BTreeSet<&str> = CALLED.iter().copied().collect();
+        assert_eq!(caller.called, listed, "{}", engine.text());
+    }
 }

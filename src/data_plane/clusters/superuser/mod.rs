@@ -3,11 +3,12 @@
 //! The databases belong to tenants, which can plant code in most places: types' input functions,
 //! domains, defaults, generated columns, expressions of indexes and statistics, rules, triggers in
 //! all modes, policies, row filters, casts, operators and functions found by `search_path`, foreign
-//! keys, partition keys, validation of constraints. In a session of the superuser, such
-//! code becomes a superuser with `reset role`. Therefore a [`SuperuserSession`] executes only
-//! declared [`SuperuserStatement`]s, each with the reason why it executes no code of a tenant
-//! (decision 0150). Rows of tables are changed in sessions of other logins: of the owner of the
-//! table, or of [`ROWS_LOGIN`](super::template::ROWS_LOGIN).
+//! keys, partition keys, validation of constraints. In a session of the superuser, such code
+//! becomes a superuser with `reset role`. Therefore a [`SuperuserSession`] executes only declared
+//! [`SuperuserStatement`]s, each with the reason why it executes no code of a tenant (decision
+//! 0150). Rows are changed in sessions of other logins: of the owner of the table, or of
+//! [`ROWS_LOGIN`](super::template::ROWS_LOGIN); those of the superuser's own tables are the
+//! exception.
 //!
 //! `tidy` rejects a superuser's login outside of this folder.
 
