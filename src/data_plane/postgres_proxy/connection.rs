@@ -50,8 +50,8 @@ use crate::{
 
 /// Timeout for the startup request, TLS handshake included.
 const OPENING: Duration = Duration::from_secs(10);
-/// Timeout for the login.
-const LOGIN: Duration = Duration::from_secs(30);
+/// Timeout for the login, and for the first answer of a pooler.
+pub(super) const LOGIN: Duration = Duration::from_secs(30);
 /// Time that a connection waits for a project that is starting.
 const READY: Duration = Duration::from_secs(15);
 /// Timeout for connecting to a server, and for forwarding a cancel request.
@@ -373,16 +373,18 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
             .try_acquire_within(door.id, usize::try_from(max).unwrap_or(usize::MAX))
             .ok_or(ConnectionRejection::ProjectFull)?;
         let (pooler, socket, server) = if is_pooled {
-            let (used, socket, server) = pooled::reach(context, door.id, &named.project).await?;
-            (Some(used), socket, server)
+            let connected = pooled::connect(context, door.id, &named.project, &packet).await?;
+            (Some(connected.pooler), connected.socket, connected.server)
         } else {
             let socket = context.driver.socket(&named.project);
-            let server = reach(&socket).await?;
+            let mut server = MessageStream::new(reach(&socket).await?);
+            let sent = server.send(&packet).await;
+            sent.map_err(|_| ConnectionRejection::Away)?;
             (None, socket, server)
         };
-        Ok((named, door, (place, pooler), socket, server, packet))
+        Ok((named, door, (place, pooler), socket, server))
     };
-    let (named, door, (place, pooler), socket, server, packet) = match prepared.await {
+    let (named, door, (place, pooler), socket, mut server) = match prepared.await {
         Ok(prepared) => prepared,
         Err(rejection) => {
             refuse(context, client, &rejection).await;
@@ -390,11 +392,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     let mut client = MessageStream::new(client);
-    let mut server = MessageStream::new(server);
-    let login = async {
-        server.send(&packet).await?;
-        login::relay(&mut client, &mut server, is_pooled.then_some(&*named.user)).await
-    };
+    let login = login::relay(&mut client, &mut server, is_pooled.then_some(&*named.user));
     let rejection = match timeout(LOGIN, login).await {
         Ok(Ok(LoginOutcome::In(key))) => {
             let cancellable = key.map(|key| CancelRegistration::new(context, key, socket));

@@ -24,9 +24,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageStream<S> {
 
     /// Reads the next message, including its type and length.
     pub(super) async fn message(&mut self) -> io::Result<BytesMut> {
+        let length = self.until_message().await?;
+        Ok(self.inbox.split_to(length))
+    }
+
+    /// Reads until the next message is complete, and leaves it in the buffer. Returns its length.
+    pub(super) async fn until_message(&mut self) -> io::Result<usize> {
         loop {
             if let Some(length) = message_length(&self.inbox)? {
-                return Ok(self.inbox.split_to(length));
+                return Ok(length);
             }
             self.inbox.reserve(1024);
             if self.stream.read_buf(&mut self.inbox).await? == 0 {

@@ -1,8 +1,11 @@
 //! Sessions with the pooler of a project.
 
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, time::timeout};
 
-use super::{connection, rejection::ConnectionRejection, startup::StartupMessage};
+use super::{
+    connection, message_stream::MessageStream, rejection::ConnectionRejection,
+    startup::StartupMessage,
+};
 use crate::{
     base::ids::{ProjectId, ProjectRef},
     data_plane::{
@@ -40,22 +43,54 @@ pub(super) fn is_wrong_password(body: &[u8]) -> bool {
     WRONG_PASSWORD.iter().any(is_known)
 }
 
-/// Connects to the pooler of a project. Starts it if necessary.
-pub(super) async fn reach(
+/// A connection to a pooler that has answered the startup message.
+pub(super) struct PooledConnection {
+    pub(super) pooler: ServiceUse,
+    pub(super) socket: ServerSocket,
+    /// The answer is in its buffer.
+    pub(super) server: MessageStream<UnixStream>,
+}
+
+/// Connects to the pooler of a project and sends the startup message. Starts the pooler if
+/// necessary.
+///
+/// A process that was killed accepts connections until its socket is closed, and answers none. So
+/// a connection counts from the first message of the pooler; before it, another process can still
+/// take the client.
+pub(super) async fn connect(
     context: &DataPlaneContext,
     project: ProjectId,
     reference: &ProjectRef,
-) -> Result<(ServiceUse, ServerSocket, UnixStream), ConnectionRejection> {
+    startup: &[u8],
+) -> Result<PooledConnection, ConnectionRejection> {
     for _ in 0..ATTEMPTS_MAX {
         let acquired = pooler::acquire(context, project, reference).await;
-        let (used, socket) = acquired.map_err(rejection)?;
+        let (pooler, socket) = acquired.map_err(rejection)?;
         match connection::reach(&socket).await {
-            Ok(stream) => return Ok((used, socket, stream)),
-            Err(ConnectionRejection::Away) => {
-                pooler::until_replaced(context, project, reference, used).await;
+            Ok(stream) => {
+                let mut server = MessageStream::new(stream);
+                let answered = async {
+                    server.send(startup).await?;
+                    server.until_message().await
+                };
+                match timeout(connection::LOGIN, answered).await {
+                    Ok(Ok(_)) => {
+                        return Ok(PooledConnection {
+                            pooler,
+                            socket,
+                            server,
+                        });
+                    }
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, %project, "pooler ended before its first message");
+                    }
+                    Err(_) => return Err(ConnectionRejection::Late),
+                }
             }
+            Err(ConnectionRejection::Away) => {}
             Err(other) => return Err(other),
         }
+        pooler::until_replaced(context, project, reference, pooler).await;
     }
     Err(ConnectionRejection::PoolerAway(
         UnavailableReason::Failed.message(),
