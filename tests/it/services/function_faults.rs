@@ -289,7 +289,8 @@ async fn caller_whose_requests_end_the_process_leaves_others_their_answers() {
     let (hostile, others) = tokio::join!(hostile, others);
     let ended = hostile.iter().filter(|one| one.status == 500).count();
     let limited = hostile.iter().find(|one| one.status == 429).unwrap();
-    assert!((3..=8).contains(&ended), "{ended}");
+    // Three units, each of which the requests in flight of up to four callers share.
+    assert!((3..=12).contains(&ended), "{ended}");
     assert!(limited.head.contains("retry-after: "), "{limited:?}");
     assert_eq!(limited.json()["code"], "WORKER_ERROR_LIMIT");
     let succeeded = others.iter().filter(|one| one.status == 200).count();
