@@ -270,9 +270,12 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// them if they were others.
     async fn refresh_access(&self, project: &ProjectRef) -> Result<()>;
 
-    /// Revokes privileges that only the platform has from other roles, over an open superuser
-    /// session. Returns these, and objects that only a superuser can have made, which stay.
-    async fn check_privileges(
+    /// Returns privileges of roles that only the platform has, and objects that only a superuser
+    /// can have made, over an open superuser session.
+    async fn find_privileges(&self, admin: &SuperuserSession) -> Result<Vec<PrivilegeFinding>>;
+
+    /// Revokes privileges that were found. Objects stay. Idempotent.
+    async fn revoke_privileges(
         &self,
         project: &ProjectRef,
         admin: &SuperuserSession,

@@ -277,12 +277,17 @@ impl ClusterDriver for Model {
         self.local.refresh_access(project).await
     }
 
-    async fn check_privileges(
+    async fn find_privileges(&self, admin: &SuperuserSession) -> Result<Vec<PrivilegeFinding>> {
+        self.local.find_privileges(admin).await
+    }
+
+    async fn revoke_privileges(
         &self,
         project: &ProjectRef,
         admin: &SuperuserSession,
-    ) -> Result<Vec<PrivilegeFinding>> {
-        self.local.check_privileges(project, admin).await
+        found: &[PrivilegeFinding],
+    ) -> Result<()> {
+        self.local.revoke_privileges(project, admin, found).await
     }
 
     async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {

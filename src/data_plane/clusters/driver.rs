@@ -235,12 +235,17 @@ impl ClusterDriver for LocalDriver {
         self.refresh_access(project).await
     }
 
-    async fn check_privileges(
+    async fn find_privileges(&self, admin: &SuperuserSession) -> Result<Vec<PrivilegeFinding>> {
+        self.find_privileges(admin).await
+    }
+
+    async fn revoke_privileges(
         &self,
         project: &ProjectRef,
         admin: &SuperuserSession,
-    ) -> Result<Vec<PrivilegeFinding>> {
-        self.check_privileges(project, admin).await
+        found: &[PrivilegeFinding],
+    ) -> Result<()> {
+        self.revoke_privileges(project, admin, found).await
     }
 
     async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {

@@ -80,17 +80,23 @@ impl LocalDriver {
         Ok(())
     }
 
-    /// Revokes privileges that only the platform has from other roles. Returns these, and objects
-    /// in database `postgres` that only a superuser can have made, which stay.
-    pub async fn check_privileges(
+    /// Returns privileges of roles that only the platform has, and objects in database `postgres`
+    /// that only a superuser can have made.
+    pub async fn find_privileges(&self, admin: &SuperuserSession) -> Result<Vec<PrivilegeFinding>> {
+        let mut found = privileges::find(admin).await?;
+        found.extend(privileges::foreign_objects(admin).await?);
+        Ok(found)
+    }
+
+    /// Revokes privileges that were found. Objects stay. Idempotent.
+    pub async fn revoke_privileges(
         &self,
         project: &ProjectRef,
         admin: &SuperuserSession,
-    ) -> Result<Vec<PrivilegeFinding>> {
+        found: &[PrivilegeFinding],
+    ) -> Result<()> {
         let major = self.existing(project)?.major();
-        let mut found = privileges::revoke(admin, major).await?;
-        found.extend(privileges::foreign_objects(admin).await?);
-        Ok(found)
+        privileges::revoke(admin, major, found).await
     }
 }
 

@@ -163,8 +163,9 @@ pub(in crate::data_plane::clusters) async fn isolate(
     // The original can be from before the logins of this version.
     let repaired = shared.run(&superuser::REPAIR_ROLES).await;
     repaired.map_err(sql_error)?;
-    let revoked = privileges::revoke(&shared, server.major()).await?;
-    log.add("privileges revoked", revoked.len() as u64);
+    let found = privileges::find(&shared).await?;
+    privileges::revoke(&shared, server.major(), &found).await?;
+    log.add("privileges revoked", found.len() as u64);
     let logins = OwnerLogins::open(server, &shared).await?;
     isolate_databases(server, &shared, &logins, isolation, &mut log).await?;
     isolate_cluster(&shared, isolation, &mut log).await?;
@@ -179,7 +180,7 @@ pub(in crate::data_plane::clusters) async fn isolate(
         log.add("tables masked", tables.len() as u64);
     }
     logins.close(&shared).await?;
-    let gained = privileges::revoke(&shared, server.major()).await?;
+    let gained = privileges::find(&shared).await?;
     if let Some(finding) = gained.first() {
         let text = format!("{finding} after it was isolated");
         return Err(ClusterError::Isolation(text));

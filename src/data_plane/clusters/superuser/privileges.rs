@@ -52,7 +52,7 @@ statements! {
              ('supabase_realtime_admin', 'gantry_realtime'))
          and not (g.rolname = 'pg_read_all_data' and m.is_reading_login)
          and not (g.rolname = 'supabase_read_only_user' and m.rolname ~ '^gantry_jit_')
-         order by 1, 2, 3 limit 100",
+         order by 1, 2, 3 limit 10000",
         "Reads shared catalogs.";
 
     /// Objects in a database that only a superuser can have made, and that the platform did not:
@@ -60,10 +60,10 @@ statements! {
     FOREIGN_OBJECTS:
         "select 'function', p.oid::regprocedure::text
          from pg_catalog.pg_proc p
-         join pg_catalog.pg_roles r on r.oid = p.proowner
          join pg_catalog.pg_namespace n on n.oid = p.pronamespace
          join pg_catalog.pg_roles s on s.oid = n.nspowner
-         where r.rolsuper and not s.rolsuper and s.rolname <> 'pgbouncer'
+         -- The number of the role that initialized the cluster: others may be superusers, too.
+         where p.proowner = 10 and s.oid <> 10 and s.rolname <> 'pgbouncer'
          and n.nspname not like 'pg\\_%' and not exists (
              select from pg_catalog.pg_depend d
              where d.classid = 'pg_catalog.pg_proc'::regclass and d.objid = p.oid

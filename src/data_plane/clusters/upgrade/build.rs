@@ -438,7 +438,11 @@ fn adopt_configuration(
 async fn prepare(server: &Server) -> Result<Facts> {
     let session = server.repairer().await?;
     run(&session, &superuser::REPAIR_ROLES).await?;
-    privileges::revoke(&session, server.major()).await?;
+    // The start of a project records such privileges before it revokes them.
+    if let Some(finding) = privileges::find(&session).await?.first() {
+        let text = format!("{finding}; restart the project, which revokes it, and upgrade again");
+        return Err(ClusterError::Upgrade(text));
+    }
     let row = session.query_one(&superuser::UPGRADE_FACTS, &[]).await;
     let row = row.map_err(sql_error)?;
     let segment_mb = u64::try_from(value::<i64>(&row, 0)?).unwrap_or(1);

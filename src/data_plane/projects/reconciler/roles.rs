@@ -10,12 +10,15 @@ use crate::{
         ids::OrganizationId,
     },
     data_plane::{
-        clusters::{ClusterError, PlatformConflict, PrivilegeFinding},
+        clusters::{ClusterError, PlatformConflict, PrivilegeFinding, SuperuserSession},
         context::DataPlaneContext,
         temporary_access,
     },
     platform::audit::Recorder,
 };
+
+/// Maximum number of findings that are recorded for a project.
+const FINDINGS_MAX: usize = 100;
 
 /// Repairs roles, revokes privileges that only the platform has, updates schemas and grants, and
 /// revokes expired logins, before the project becomes healthy.
@@ -35,9 +38,7 @@ pub(super) async fn update(context: &DataPlaneContext, project: &ClusterPlan) ->
         .refresh_access(reference)
         .await
         .context("updating the rules of authentication")?;
-    let found = context.driver.check_privileges(reference, &admin).await;
-    let found = found.context("comparing the privileges of roles")?;
-    record_privileges(context, project, &found).await?;
+    repair_privileges(context, project, &admin).await?;
     if project.outdated {
         let conflicts = context
             .driver
@@ -49,19 +50,45 @@ pub(super) async fn update(context: &DataPlaneContext, project: &ClusterPlan) ->
     temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
 }
 
+/// Finds privileges that only the platform has, records them, and revokes them. They are recorded
+/// first: a process that ends in between finds them again.
+async fn repair_privileges(
+    context: &DataPlaneContext,
+    project: &ClusterPlan,
+    admin: &SuperuserSession,
+) -> Result<(), Error> {
+    let doing = "comparing the privileges of roles";
+    let cluster = &project.cluster;
+    let found = context.driver.find_privileges(admin).await.context(doing)?;
+    // Privileges that Gantry itself granted in the past, and takes back with its next grants, are
+    // no evidence of an intrusion.
+    let is_evidence =
+        |finding: &&PrivilegeFinding| !(project.outdated && finding.is_former_grant(cluster.major));
+    let evidence: Vec<&PrivilegeFinding> = found.iter().filter(is_evidence).collect();
+    record_privileges(context, project, &evidence).await?;
+    let driver = &context.driver;
+    let revoked = driver.revoke_privileges(&cluster.project, admin, &found);
+    revoked.await.context("revoking privileges of roles")
+}
+
 /// Records privileges that only the platform has, for the health of the project, and in the audit
 /// log if they are others than at the last start.
 async fn record_privileges(
     context: &DataPlaneContext,
     project: &ClusterPlan,
-    found: &[PrivilegeFinding],
+    found: &[&PrivilegeFinding],
 ) -> Result<(), Error> {
     let doing = "recording privileges of roles";
     let reference = &project.cluster.project;
-    for finding in found {
+    let mut texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let others = texts.len().saturating_sub(FINDINGS_MAX);
+    if others > 0 {
+        texts.truncate(FINDINGS_MAX);
+        texts.push(format!("{others} more"));
+    }
+    for finding in &texts {
         tracing::warn!(project = %reference, %finding, "privilege of the platform found");
     }
-    let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
     let text = (!texts.is_empty()).then(|| texts.join("; "));
     let lease = context.lease.check()?;
     let mut client = context.db.client().await?;
