@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 use super::{
     ClusterError, Result, blocking,
     server::Server,
-    superuser::{self, SqlArgument, SqlError, SuperuserSession},
+    superuser::{self, SqlError, SuperuserSession},
     template,
 };
 
@@ -142,7 +142,7 @@ impl OwnerLogins {
 
 /// Privileges on schemas that owners of tables in them lack. [`Self::revoke`] takes them back.
 #[derive(Debug)]
-pub(super) struct SchemaUsage(Vec<(String, String)>);
+pub(super) struct SchemaUsage(Vec<(u32, u32)>);
 
 impl SchemaUsage {
     /// Lets every owner of a table use the schema of the table, in one database.
@@ -168,8 +168,7 @@ impl SchemaUsage {
         statement: &'static superuser::SuperuserStatement,
     ) -> Result<()> {
         for (schema, role) in &self.0 {
-            let arguments = [SqlArgument::Quoted(schema), SqlArgument::Quoted(role)];
-            let done = session.run_with(statement, &arguments).await;
+            let done = session.execute(statement, &[schema, role]).await;
             done.map_err(sql_error)?;
         }
         Ok(())

@@ -108,9 +108,9 @@ statements! {
          set datacl = $2::text::pg_catalog.aclitem[], datconnlimit = $3 where oid = $1",
         "Changes a shared catalog. The text is that of `aclitem`, which has no code.";
 
-    /// Owners of tables that may not use the schema of their table, with the schema, both quoted.
+    /// Owners of tables that may not use the schema of their table: the schema and the owner.
     SCHEMAS_WITHOUT_USAGE:
-        "select distinct format('%I', n.nspname), format('%I', r.rolname)
+        "select distinct n.oid, r.oid
          from pg_catalog.pg_class c
          join pg_catalog.pg_namespace n on n.oid = c.relnamespace
          join pg_catalog.pg_roles r on r.oid = c.relowner
@@ -118,15 +118,19 @@ statements! {
          and not has_schema_privilege(r.oid, n.oid, 'usage')",
         "Reads catalogs.";
 
-    /// Lets a role use a schema, both quoted.
+    /// Lets the role `$2` use the schema `$1`.
     GRANT_USAGE:
-        "grant usage on schema %S to %S",
-        "Changes privileges.";
+        "update pg_catalog.pg_namespace
+         set nspacl = coalesce(nspacl, acldefault('n', nspowner))
+                      || makeaclitem($2, nspowner, 'USAGE', false) where oid = $1",
+        "Changes a catalog. `grant` would run event triggers before PostgreSQL 17.";
 
     /// Takes that privilege back.
     REVOKE_USAGE:
-        "revoke usage on schema %S from %S",
-        "Changes privileges.";
+        "update pg_catalog.pg_namespace
+         set nspacl = array_remove(nspacl, makeaclitem($2, nspowner, 'USAGE', false))
+         where oid = $1",
+        "Changes a catalog. `revoke` would run event triggers before PostgreSQL 17.";
 
     // Isolation
 
