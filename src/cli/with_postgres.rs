@@ -28,8 +28,8 @@ const TEMPLATES_VARIABLE: &str = "GANTRY_TEST_TEMPLATES";
 /// Environment variable for the command: folder with installed PostgreSQL versions.
 const ENGINES_VARIABLE: &str = "GANTRY_TEST_ENGINES";
 
-/// The newest version that can be installed: tests of all versions include it.
-const FURTHER_MAJOR: u16 = 18;
+/// The oldest and the newest supported version: tests of all versions include them.
+const FURTHER_MAJORS: [u16; 2] = [16, 18];
 
 #[derive(Debug, Args)]
 pub(super) struct WithPostgres {
@@ -95,8 +95,8 @@ impl WithPostgres {
     }
 
     /// Returns the PostgreSQL versions for projects. Installs the default version and
-    /// [`FURTHER_MAJOR`] if they are missing; when the registry cannot be reached, the command runs
-    /// with the installed versions.
+    /// [`FURTHER_MAJORS`] if they are missing; when the registry cannot be reached, the command
+    /// runs with the installed versions.
     async fn engines(&self) -> anyhow::Result<Engines> {
         std::fs::create_dir_all(&self.engines)?;
         // Servers of all accounts run these programs; only this account may write them.
@@ -113,9 +113,11 @@ impl WithPostgres {
             if !found.has_vector(DEFAULT_MAJOR) {
                 self.install(EngineName::best(DEFAULT_MAJOR)).await;
             }
-            let is_complete = |it: &Engine| it.major() == FURTHER_MAJOR && it.has_client_programs();
-            if !found.has_vector(FURTHER_MAJOR) || !found.all().iter().any(is_complete) {
-                self.install(EngineName::npm(FURTHER_MAJOR)).await;
+            for major in FURTHER_MAJORS {
+                let is_complete = |it: &Engine| it.major() == major && it.has_client_programs();
+                if !found.has_vector(major) || !found.all().iter().any(is_complete) {
+                    self.install(EngineName::npm(major)).await;
+                }
             }
         }
         let options = LayoutOptions::beside(&self.engines);

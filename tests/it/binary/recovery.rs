@@ -17,6 +17,7 @@ use super::{
     crash::{let_pass, rows},
     machine::{Gantry, Machine, until},
 };
+use crate::traps;
 
 const PASSPHRASE: &str = "four random words here";
 const SOURCE: &str = "Deno.serve(() => new Response('hi'))";
@@ -179,6 +180,14 @@ fn remove(path: &Path) {
     fs::remove_file(path).unwrap();
 }
 
+/// Plants code of a tenant in every place of a project's database.
+fn plant_traps(gantry: &Gantry, project: &str) {
+    let version = gantry.query(project, "show server_version").expect(201);
+    let version = version[0]["server_version"].as_str().unwrap();
+    let major = version.split('.').next().unwrap().parse().unwrap();
+    gantry.query(project, &traps::script(major)).expect(201);
+}
+
 #[test]
 fn installation_is_recovered_from_its_store_alone() {
     let site = Site::new();
@@ -209,6 +218,7 @@ fn installation_is_recovered_from_its_store_alone() {
     gantry
         .query(&projects[2], "create table kept as select 42 as n")
         .expect(201);
+    plant_traps(&gantry, &projects[1]);
     for project in &projects {
         let begun = now();
         until("a backup with all of its log", || {
@@ -312,6 +322,10 @@ fn installation_is_recovered_from_its_store_alone() {
         system_id(&gantry, &projects[0]),
         system_id(&gantry, &projects[1])
     );
+    for sql in traps::SPRUNG {
+        let sprung = &rows(&site.machine, &projects[1], "supabase_admin", sql)[0];
+        assert_eq!(sprung.get::<_, Option<String>>(0), None);
+    }
     assert_eq!(keys(&gantry), keys_before);
     let own = gantry.token.clone();
     gantry.token = developer;

@@ -4,13 +4,21 @@
 use std::collections::BTreeSet;
 
 use gantry::{
-    api::endpoints,
+    api::{
+        branches::operator::{self, BranchScripts},
+        endpoints,
+    },
     base::ids::ProjectRef,
-    data_plane::{backups::BackupOptions, clusters::Engines, projects::Status},
+    data_plane::{
+        backups::{BackupOptions, upkeep},
+        clusters::Engines,
+        projects::Status,
+    },
+    platform::audit::Recorder,
 };
 use serde_json::{Value, json};
 
-use super::{assert_not_sprung, plant};
+use super::{PLANT, assert_not_sprung, script};
 use crate::{
     backups::{backed_up_on, next_second, until_complete, until_reached, until_restored},
     branches::until_finished,
@@ -254,6 +262,11 @@ impl Caller {
         assert_not_sprung(&self.app.machine, project, after).await;
     }
 
+    async fn query(&mut self, project: &ProjectRef, query: &str) -> Value {
+        let body = json!({ "query": query });
+        self.call("v1-run-a-query", project, "", &body).await
+    }
+
     async fn read_everything(&mut self, project: &ProjectRef) {
         for (id, rest) in [
             ("v1-get-services-health", "?services=db"),
@@ -336,10 +349,25 @@ impl Caller {
         self.safe(project, "a pause").await;
     }
 
+    /// Plants the traps by a migration, so that branches without data have them too.
+    async fn plant(&mut self, project: &ProjectRef, major: u16) {
+        let migration = json!({"name": "traps", "query": script(major)});
+        self.call("v1-apply-a-migration", project, "", &migration)
+            .await;
+        self.safe(project, "planting").await;
+    }
+
     async fn change_branches(&mut self, project: &ProjectRef) {
         let migration = json!({"name": "base", "query": "create table public.base (id int)"});
         self.call("v1-apply-a-migration", project, "", &migration)
             .await;
+        let seed = "insert into public.base values (7); update public.trapped set body = 'seed'";
+        let audit = Recorder::operator("test", &self.app.app.entropy, "gantry branch seed");
+        let (db, clock) = (&self.app.app.db, &self.app.clock);
+        let kind = BranchScripts::Seed;
+        operator::set_scripts(db, kind, project, &[seed.to_owned()], clock, audit)
+            .await
+            .unwrap();
         let mut branches = Vec::new();
         for (name, with_data) in [("data", true), ("migrations", false)] {
             let body = json!({"branch_name": name, "with_data": with_data});
@@ -349,6 +377,10 @@ impl Caller {
             branches.push(branch);
         }
         self.safe(&branches[0], "a branch with data").await;
+        self.safe(&branches[1], "a branch from migrations, with a seed")
+            .await;
+        let seeded = self.query(&branches[1], "select id from public.base").await;
+        assert_eq!(seeded, json!([{"id": 7}]));
         let migration = json!({"name": "own", "query": "create table public.own (id int)"});
         let branch = &branches[0];
         self.call("v1-apply-a-migration", branch, "", &migration)
@@ -361,6 +393,32 @@ impl Caller {
         }
     }
 
+    /// Verifies the backup of a project completely. Its cluster is gone afterwards, so a trap of
+    /// the platform's session shows by a verification that fails.
+    async fn verify(&mut self, project: &ProjectRef) {
+        let marks = PLANT.split(";;\n");
+        let marks = marks
+            .map(str::trim)
+            .find(|it| it.contains("function trap.spring("));
+        let marks = marks
+            .unwrap()
+            .replace("create function", "create or replace function");
+        let raises = marks.replace("raise warning", "raise exception");
+        assert_ne!(marks, raises);
+        self.query(project, &raises).await;
+        let moment = next_second().await;
+        until_reached(&self.app, project, moment).await;
+        assert!(upkeep::verify_now(&self.app.app, project).await.unwrap());
+        let sql = "select verified_at is not null, verify_error from base_backups b \
+                   join archives a on a.id = b.archive_id join projects p on p.id = a.project_id \
+                   where p.ref = $1 order by b.id desc limit 1";
+        let verified = self.app.app.db.query(sql, &[&project.as_str()]).await;
+        let verified = &verified.unwrap()[0];
+        assert_eq!(verified.get::<_, Option<String>>(1), None);
+        assert!(verified.get::<_, bool>(0));
+        self.query(project, &marks).await;
+    }
+
     async fn restore(&mut self, project: &ProjectRef) {
         let point = json!({"name": "trapped"});
         self.call("v1-create-restore-point", project, "", &point)
@@ -371,6 +429,7 @@ impl Caller {
             "name": "past", "db_pass": "correct horse battery",
             "recovery_time_target_unix": moment
         });
+        self.verify(project).await;
         let made = self
             .call("gantry-restore-to-new-project", project, "", &body)
             .await;
@@ -404,12 +463,12 @@ async fn operations_run_no_code_of_the_tenant_with_a_right_of_the_platform() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let app = backed_up_on(BackupOptions::default(), machine).await;
         let project = app.real_project().await;
-        plant(&app.machine, &project).await;
         until_complete(&app, &project, 1).await;
         let mut caller = Caller {
             app,
             called: BTreeSet::new(),
         };
+        caller.plant(&project, engine.major()).await;
         caller.read_everything(&project).await;
         caller.change_providers(&project).await;
         caller.change_logins(&project).await;
