@@ -24,9 +24,9 @@ use tokio_postgres::Client;
 use super::clusters::{
     ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
     IsolationStep, KeptCluster, PlatformConflict, PrivilegeFinding, RecoveredCluster,
-    RecoveredServer, RecoveryChecks, RecoveryTarget, ResourceLimits, Result, RunningServer,
-    ScratchCopy, ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers,
-    UpgradeSpec, UpgradeStep,
+    RecoveredServer, RecoveryOptions, ResourceLimits, Result, RunningServer, ScratchCopy,
+    ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers, UpgradeSpec,
+    UpgradeStep,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -137,9 +137,8 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     async fn recover(
         &self,
         _: &UnfinishedCluster,
-        _: RecoveryTarget,
         _settings: &BTreeMap<String, String>,
-        _: RecoveryChecks,
+        _: RecoveryOptions,
     ) -> Result<RecoveredCluster> {
         Err(ClusterError::Unsupported("backups"))
     }
@@ -279,7 +278,8 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
         &self,
         project: &ProjectRef,
         admin: &SuperuserSession,
-    ) -> Result<Vec<PrivilegeFinding>>;
+        found: &[PrivilegeFinding],
+    ) -> Result<()>;
 
     /// Returns whether a client has a session open. A stopped server has none.
     async fn has_sessions(&self, project: &ProjectRef) -> Result<bool>;

@@ -1,5 +1,6 @@
 //! Backups of real clusters: points in time, undo, faults of the store, and interruptions.
 
+mod continuing;
 mod disk;
 pub(crate) mod elsewhere;
 mod faults;

@@ -12,7 +12,7 @@ use crate::{
     data_plane::backups::{
         RequestedMoment, points,
         points::{NAME_MAX, PointState, RestorePoint},
-        window,
+        window::{BackupCatalog, RecoveryGap, RecoveryWindow},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
@@ -104,6 +104,31 @@ struct WindowView {
     /// Last second to which the project can be restored, since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     latest_physical_backup_date_unix: Option<i64>,
+    /// Moments before the window that cannot be restored. Earlier ones can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-gantry" = true))]
+    gaps: Option<Vec<GapView>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct GapView {
+    /// The last second before the gap that can be restored, since 1970.
+    after_unix: i64,
+    /// The first second after the gap that can be restored, since 1970.
+    before_unix: i64,
+    /// Why the moments between cannot be restored.
+    reason: String,
+}
+
+impl GapView {
+    fn of(gap: &RecoveryGap) -> Self {
+        Self {
+            after_unix: gap.after.timestamp(),
+            before_unix: gap.before.timestamp()
+                + i64::from(gap.before.timestamp_subsec_nanos() > 0),
+            reason: gap.reason.clone(),
+        }
+    }
 }
 
 async fn list(project: Project, context: ApiContext) -> Result<Json<BackupList>, Error> {
@@ -133,16 +158,17 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<BackupList>,
             problem: row.get(4),
         });
     }
-    let bases = window::bases(&context, project.id).await?;
-    let window = window::window(&bases);
+    let catalog = BackupCatalog::read(&context, project.id).await?;
+    let (window, gaps) = (catalog.window(), catalog.gaps());
     Ok(Json(BackupList {
         region,
         walg_enabled: context.backups.options.enabled,
         pitr_enabled: window.is_some(),
         backups,
         physical_backup_data: WindowView {
-            earliest_physical_backup_date_unix: window.map(|window| window.earliest_unix()),
-            latest_physical_backup_date_unix: window.map(|window| window.latest_unix()),
+            earliest_physical_backup_date_unix: window.as_ref().map(RecoveryWindow::earliest_unix),
+            latest_physical_backup_date_unix: window.as_ref().map(RecoveryWindow::latest_unix),
+            gaps: (!gaps.is_empty()).then(|| gaps.iter().map(GapView::of).collect()),
         },
     }))
 }

@@ -1,4 +1,9 @@
-//! Archives: the write-ahead log of one cluster in the store, without a gap.
+//! Archives: the write-ahead log of one cluster in the store, without a gap, for one period in
+//! which the cluster was that of the project.
+//!
+//! The archive of a cluster that was restored in place, or that an undo brought back, continues
+//! another one: the log of its parent up to the fork, and then its own, are one log (decision
+//! 0172).
 //!
 //! The rows are in the control database; the segments are objects `<archive>/wal/<segment>`, and
 //! the unfinished one is `<segment>.partial`, which is overwritten while it grows.
@@ -13,6 +18,7 @@ use super::{
 };
 use crate::{
     base::{
+        db::Param,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
@@ -21,6 +27,43 @@ use crate::{
 
 /// Suffix of an unfinished segment.
 pub(super) const PARTIAL: &str = ".partial";
+
+/// The columns that [`Archive::read`] expects, each with a prefix such as `a.`.
+macro_rules! archive_columns {
+    ($of:literal) => {
+        concat!(
+            $of,
+            "id, ",
+            $of,
+            "system_id, ",
+            $of,
+            "part, ",
+            $of,
+            "timeline, ",
+            $of,
+            "segment_bytes, ",
+            $of,
+            "begin_lsn, ",
+            $of,
+            "shipped_lsn, ",
+            $of,
+            "shipped_at, ",
+            $of,
+            "last_commit_at, ",
+            $of,
+            "ended_at, ",
+            $of,
+            "ended_reason, ",
+            $of,
+            "created_at, ",
+            $of,
+            "parent_id, ",
+            $of,
+            "fork_lsn"
+        )
+    };
+}
+pub(super) use archive_columns;
 
 /// An archive, as read from its row.
 #[derive(Debug, Clone)]
@@ -47,15 +90,32 @@ pub struct Archive {
     pub ended_at: Option<DateTime<Utc>>,
     /// Reason of its end.
     pub ended_reason: Option<String>,
+    /// Time from which its cluster was that of the project.
+    pub created_at: DateTime<Utc>,
+    /// The archive that it continues.
+    pub fork: Option<Fork>,
+}
+
+/// The point at which an archive continues another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fork {
+    /// Number of the other archive.
+    pub parent: i64,
+    /// Position of the end of the common log.
+    pub at: Lsn,
 }
 
 impl Archive {
-    /// Columns that [`Self::read`] expects.
-    pub(super) const COLUMNS: &str = "id, system_id, part, timeline, segment_bytes, begin_lsn, shipped_lsn, shipped_at, last_commit_at, ended_at, ended_reason";
-
-    /// Reads the columns that begin at `at`.
+    /// Reads the columns of `archive_columns!` that begin at `at`.
     pub(super) fn read(row: &Row, at: usize) -> Result<Self, Error> {
         let doing = "reading an archive";
+        let fork = match (row.get(at + 12), row.get(at + 13)) {
+            (Some(parent), Some(lsn)) => Some(Fork {
+                parent,
+                at: Lsn::from_column(lsn),
+            }),
+            _ => None,
+        };
         Ok(Self {
             id: row.get(at),
             system_id: row.get::<_, &str>(at + 1).parse().context(doing)?,
@@ -68,6 +128,8 @@ impl Archive {
             last_commit_at: row.get(at + 8),
             ended_at: row.get(at + 9),
             ended_reason: row.get(at + 10),
+            created_at: row.get(at + 11),
+            fork,
         })
     }
 
@@ -106,8 +168,11 @@ pub(super) async fn current(
     context: &DataPlaneContext,
     project: ProjectId,
 ) -> Result<Option<Archive>, Error> {
-    let sql = "select id, system_id, part, timeline, segment_bytes, begin_lsn, shipped_lsn, shipped_at, last_commit_at, ended_at, ended_reason
-               from archives where project_id = $1 and ended_at is null";
+    let sql = concat!(
+        "select ",
+        archive_columns!(""),
+        " from archives where project_id = $1 and ended_at is null"
+    );
     let rows = context.db.query(sql, &[&project.0]).await;
     let rows = rows.context("reading an archive")?;
     rows.first().map(|row| Archive::read(row, 0)).transpose()
@@ -131,12 +196,12 @@ pub(super) async fn begin(
         )
         .await
         .context(doing)?;
-    let sql = format!(
+    let sql = concat!(
         "insert into archives (project_id, system_id, part, timeline, segment_bytes, begin_lsn, shipped_lsn, shipped_at, created_at)
          select $1, $2, count(*)::int + 1, $3, $4, $5, $5, $6, $6 from archives
          where project_id = $1 and system_id = $2
-         returning {}",
-        Archive::COLUMNS
+         returning ",
+        archive_columns!("")
     );
     let (timeline, bytes) = (
         i64::from(new.timeline),
@@ -144,7 +209,7 @@ pub(super) async fn begin(
     );
     let row = transaction
         .query_one(
-            &sql,
+            sql,
             &[
                 &project.0,
                 &new.system_id.to_string(),
@@ -158,6 +223,62 @@ pub(super) async fn begin(
         .context(doing)?;
     transaction.commit().await.context(doing)?;
     Archive::read(&row, 0)
+}
+
+/// The begin of the archive of a cluster that took the place of another one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Continuation {
+    /// The restore that exchanged the clusters.
+    pub(super) restore: i64,
+    /// The archive of the replaced cluster.
+    pub(super) replaced: Option<i64>,
+    /// Whether the log of the replaced cluster is in the store to its end.
+    pub(super) is_log_complete: bool,
+    pub(super) fork: Fork,
+    /// Timeline of the cluster.
+    pub(super) timeline: u32,
+}
+
+/// Begins the archive of a cluster that took the place of another one, and ends that of the other
+/// one at the same time. Does nothing if it has begun.
+pub(super) async fn continue_from(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    new: &Continuation,
+) -> Result<(), Error> {
+    let doing = "continuing an archive";
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "select 1 from archives where restore_id = $1";
+    let begun = transaction.query_opt(sql, &[&new.restore]).await;
+    if begun.context(doing)?.is_some() {
+        return Ok(());
+    }
+    let sql =
+        "update archives set ended_at = $2, ended_reason = 'a restore replaced the cluster', \
+               shipped_at = case when id = $3 and $4 then greatest(shipped_at, $2)
+                             else shipped_at end
+               where project_id = $1 and ended_at is null";
+    let params: [Param<'_>; 4] = [&project.0, &now, &new.replaced, &new.is_log_complete];
+    transaction.execute(sql, &params).await.context(doing)?;
+    // The first segment has the end of the common log as well.
+    let sql = "insert into archives (project_id, system_id, part, timeline, segment_bytes, begin_lsn, shipped_lsn, \
+                                     shipped_at, created_at, parent_id, fork_lsn, restore_id)
+               select project_id, system_id,
+                      (select count(*)::int + 1 from archives o
+                       where o.project_id = p.project_id and o.system_id = p.system_id),
+                      $2, segment_bytes, $3 - $3 % segment_bytes, $3, $4, $4, id, $3, $5
+               from archives p where id = $1";
+    let params: [Param<'_>; 5] = [
+        &new.fork.parent,
+        &i64::from(new.timeline),
+        &new.fork.at.to_column(),
+        &now,
+        &new.restore,
+    ];
+    transaction.execute(sql, &params).await.context(doing)?;
+    transaction.commit().await.context(doing)
 }
 
 /// Records how far an archive came.

@@ -7,6 +7,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{
     BackupError, Moment, archive,
+    chain::LogChain,
     manifest::{FileEntry, Manifest},
     restore,
     store::ProjectStore,
@@ -86,7 +87,8 @@ pub async fn write(
         write_file(exported, &out, file, &mut packs).await?;
     }
     let moment = Moment::Position(manifest.stop);
-    let log = restore::fetch_log(&exported.store, manifest, moment, None).await?;
+    let chain = LogChain::own(manifest);
+    let log = restore::fetch_log(&exported.store, manifest, &chain, moment, None).await?;
     let bytes = usize::try_from(manifest.segment_bytes).unwrap_or(0);
     for (name, mut content) in log.segments {
         content.resize(bytes, 0);

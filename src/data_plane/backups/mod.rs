@@ -1,7 +1,8 @@
 //! Backups of projects: the write-ahead log and base backups in a store, and recovery from them.
 //!
 //! - [`wal`] reads the log; `files` reads a tenant's files; `shipper` ships the log to the store.
-//! - [`archive`] is an unbroken log, `base` makes base backups, [`manifest`] describes one.
+//! - [`archive`] is an unbroken log, and [`chain`] several that continue each other; `base` makes
+//!   base backups, and [`manifest`] describes one.
 //! - [`schedule`] and [`window`] have the rules; `upkeep` makes, completes, expires and verifies.
 //! - [`restore`] builds a cluster; `settle` carries out the restore of a project, and [`tables`]
 //!   that of single tables.
@@ -11,6 +12,7 @@
 
 pub mod archive;
 mod base;
+pub mod chain;
 pub mod export;
 mod files;
 pub mod health;

@@ -10,6 +10,7 @@ use super::{
     settle,
     target::{RequestedMoment, RestoreTarget},
     wal::Lsn,
+    window::BackupCatalog,
 };
 use crate::{
     base::{
@@ -60,19 +61,24 @@ pub struct RestorePoint {
 }
 
 impl RestorePoint {
-    fn read(row: &Row) -> Self {
+    fn read(row: &Row, catalog: &BackupCatalog) -> Self {
         let completed_on: Option<DateTime<Utc>> = row.get(1);
-        let (has_base, is_kept): (bool, bool) = (row.get(5), row.get(6));
+        let (archive, lsn): (i64, i64) = (row.get(2), row.get(3));
+        let is_kept: bool = row.get(5);
+        let moment = Moment::Position(Lsn::from_column(lsn));
+        let is_recoverable = || !catalog.plans(Some(archive), moment).is_empty();
         Self {
             name: row.get(0),
             state: match completed_on {
                 None => PointState::Pending,
-                Some(_) if has_base || is_kept => PointState::Available,
+                Some(_) if is_kept || is_recoverable() => PointState::Available,
+                // The backup that it needs is being made.
+                Some(_) if row.get(6) => PointState::Pending,
                 Some(_) => PointState::Removed,
             },
             completed_on,
-            archive: row.get(2),
-            lsn: row.get(3),
+            archive,
+            lsn,
             restore: row.get(4),
             is_kept,
         }
@@ -86,16 +92,19 @@ pub async fn find(
     name: Option<&str>,
 ) -> Result<Option<RestorePoint>, Error> {
     let sql = "select p.name, p.completed_on, p.archive_id, p.lsn, p.restore_id,
-                      exists (select from base_backups b where b.archive_id = p.archive_id
-                              and b.status in ('COMPLETED', 'PENDING')
-                              and coalesce(b.stop_lsn, 0) <= p.lsn),
                       exists (select from restores r
-                              where r.id = p.restore_id and r.kept_until > $3)
+                              where r.id = p.restore_id and r.kept_until > $3),
+                      exists (select from base_backups b
+                              where b.project_id = $1 and b.status = 'PENDING')
                from restore_points p where p.project_id = $1 and ($2::text is null or p.name = $2) order by p.id desc limit 1";
     let params: [Param<'_>; 3] = [&project.id.0, &name, &context.clock.now()];
     let rows = context.db.query(sql, &params).await;
     let rows = rows.context("reading a restore point")?;
-    Ok(rows.first().map(RestorePoint::read))
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let catalog = BackupCatalog::read(context, project.id).await?;
+    Ok(Some(RestorePoint::read(row, &catalog)))
 }
 
 /// Marks a point in the log of a running project.

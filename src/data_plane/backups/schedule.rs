@@ -128,23 +128,6 @@ impl BaseSituation<'_> {
     }
 }
 
-/// A complete base backup, for the decision about its expiry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct KeptBase {
-    pub(super) id: i64,
-    pub(super) consistent_at: DateTime<Utc>,
-}
-
-/// Returns the backups that expire, of all complete ones in their order. Those stay that are needed
-/// to recover every moment of the last `days`, and at least the last `count`.
-pub(super) fn expired(bases: &[KeptBase], now: DateTime<Utc>, days: u16, count: usize) -> Vec<i64> {
-    let since = now - TimeDelta::days(days.into());
-    // The last one before the window is its begin.
-    let begin = bases.iter().rposition(|base| base.consistent_at <= since);
-    let kept = begin.unwrap_or(0).min(bases.len().saturating_sub(count));
-    bases[..kept].iter().map(|base| base.id).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,28 +201,6 @@ mod tests {
             situation.failed = Some((situation.now - TimeDelta::minutes(minutes), count));
             assert!(situation.due().is_some(), "{count}");
         }
-    }
-
-    #[test]
-    fn expiry_keeps_the_window_and_the_last_ones() {
-        let base = |id, text| KeptBase {
-            id,
-            consistent_at: at(text),
-        };
-        let bases = [
-            base(1, "10T03:00"),
-            base(2, "15T03:00"),
-            base(3, "17T03:00"),
-            base(4, "18T03:00"),
-            base(5, "23T03:00"),
-        ];
-        let now = at("24T12:00");
-        assert_eq!(expired(&bases, now, 7, 1), [1, 2]);
-        assert_eq!(expired(&bases, now, 7, 4), [1]);
-        assert_eq!(expired(&bases, now, 30, 1), Vec::<i64>::new());
-        assert_eq!(expired(&bases, now, 1, 1), [1, 2, 3, 4]);
-        assert_eq!(expired(&bases, now, 0, 9), Vec::<i64>::new());
-        assert_eq!(expired(&[], now, 7, 1), Vec::<i64>::new());
     }
 
     #[test]

@@ -9,12 +9,14 @@ use chrono::TimeDelta;
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
-    BackupError, Moment, WatchedProject, archive,
+    BackupError, Moment, WatchedProject,
+    archive::{self, Continuation, Fork},
     manifest::Manifest,
-    restore::{self, Restored},
+    restore::{self, BuildOptions, Restored},
     store::ProjectStore,
     target::moment_in,
-    window,
+    wal::Lsn,
+    window::{BackupCatalog, RecoveryPlan},
 };
 use crate::{
     base::{
@@ -24,7 +26,9 @@ use crate::{
     },
     data_plane::{
         api_keys,
-        clusters::{ArchiveWay, ClusterError, ClusterSpec, RecoveryChecks, superuser},
+        clusters::{
+            ArchiveWay, ClusterError, ClusterSpec, RecoveredIdentity, RecoveryChecks, superuser,
+        },
         context::DataPlaneContext,
         database_session,
     },
@@ -131,14 +135,77 @@ impl OpenRestore {
             // The last commits of the earlier cluster are archived, too.
             driver.stop(project).await.context("stopping a cluster")?;
             if !self.recovers && !self.creates() {
-                archive_end(context, id, cluster).await;
+                let is_complete = archive_end(context, id, cluster).await;
+                self.note_replaced(context, id, is_complete).await?;
             }
             context.lease.check()?;
             let exchanged = driver.exchange(project, &name).await;
             exchanged.context("exchanging a cluster")?;
             context.backups.forget(id).await;
         }
+        self.continue_archive(context, id).await?;
         Ok(true)
+    }
+
+    /// Records the archive of the cluster that is about to be replaced, and whether its log is in
+    /// the store to its end.
+    async fn note_replaced(
+        &self,
+        context: &DataPlaneContext,
+        id: ProjectId,
+        is_complete: bool,
+    ) -> Result<(), Error> {
+        let sql = "update restores set is_log_complete = $3, replaced_archive_id =
+                       (select a.id from archives a where a.project_id = $2 and a.ended_at is null)
+                   where id = $1";
+        let params: [Param<'_>; 3] = [&self.id, &id.0, &is_complete];
+        let noted = context.db.query(sql, &params).await;
+        noted.context("recording a restore").map(drop)
+    }
+
+    /// Begins the archive of the new cluster before its server starts, if its log continues that of
+    /// an archive. Otherwise the next look begins one.
+    async fn continue_archive(
+        &self,
+        context: &DataPlaneContext,
+        id: ProjectId,
+    ) -> Result<(), Error> {
+        let sql = "select r.replaced_archive_id, r.is_log_complete, r.fork_archive_id, r.fork_lsn, r.fork_timeline
+                   from restores r where r.id = $1 and r.fork_archive_id is not null";
+        let rows = context.db.query(sql, &[&self.id]).await;
+        let rows = rows.context("reading a restore")?;
+        let Some(row) = rows.first() else {
+            return Ok(());
+        };
+        let continuation = Continuation {
+            restore: self.id,
+            replaced: row.get(0),
+            is_log_complete: row.get(1),
+            fork: Fork {
+                parent: row.get(2),
+                at: Lsn::from_column(row.get(3)),
+            },
+            timeline: u32::try_from(row.get::<_, i64>(4)).context("reading a restore")?,
+        };
+        archive::continue_from(context, id, &continuation).await
+    }
+
+    /// Records where the log of the new cluster leaves an archive, and its timeline. `None` if it
+    /// does not continue one.
+    async fn note_fork(
+        &self,
+        context: &DataPlaneContext,
+        fork: Option<(Fork, u32)>,
+    ) -> Result<(), Error> {
+        let sql = "update restores set fork_archive_id = $2, fork_lsn = $3, fork_timeline = $4 where id = $1";
+        let params: [Param<'_>; 4] = [
+            &self.id,
+            &fork.map(|(fork, _)| fork.parent),
+            &fork.map(|(fork, _)| fork.at.to_column()),
+            &fork.map(|(_, timeline)| i64::from(timeline)),
+        ];
+        let noted = context.db.query(sql, &params).await;
+        noted.context("recording a restore").map(drop)
     }
 
     /// Stores the verifier of today's password, which the restored cluster gets.
@@ -180,6 +247,7 @@ impl OpenRestore {
         if let Some(earlier) = self.reuse_of {
             let kept = folder_name(project, earlier);
             if context.driver.is_replaced(&kept) {
+                self.note_return(context, earlier).await?;
                 context.driver.reuse_replaced(&kept, name).await?;
                 return Ok(());
             }
@@ -188,15 +256,16 @@ impl OpenRestore {
             Some(source) => (source.id, &source.reference),
             None => (id, project),
         };
-        let bases = window::bases(context, from).await?;
-        let bases = window::candidates(&bases, self.archive, self.moment);
+        let catalog = BackupCatalog::read(context, from).await?;
+        let plans = catalog.plans(self.archive, self.moment);
         let mut last = BackupError::Refused("no backup reaches that moment".to_owned());
-        if bases.is_empty() {
+        if plans.is_empty() {
             return Err(last);
         }
         let store = archive::store_of(context, &context.backups, from, reference).await?;
-        for base in bases {
-            let built = self.build_from(context, id, &store, base, cluster, name);
+        for plan in plans {
+            let base = plan.base;
+            let built = self.build_from(context, id, &store, &plan, cluster, name);
             match built.await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_permanent() => {
@@ -217,10 +286,11 @@ impl OpenRestore {
         context: &DataPlaneContext,
         id: ProjectId,
         store: &ProjectStore,
-        base: i64,
+        plan: &RecoveryPlan,
         cluster: &ClusterSpec,
         name: &str,
     ) -> Result<(), BackupError> {
+        let base = plan.base;
         let mut manifest = Manifest::get(store, base).await?;
         if manifest.major != cluster.major {
             return Err(BackupError::Refused(format!(
@@ -232,26 +302,53 @@ impl OpenRestore {
             // Its vault gets a key of its own.
             manifest.vault_key = None;
         }
-        let built = restore::build(
-            &context.driver,
-            store,
-            &manifest,
-            self.moment,
-            cluster,
-            RecoveryChecks::Quick,
-        )
-        .await?;
+        // Another project, and an installation that may run elsewhere, get a log of their own.
+        let identity = if self.creates() || self.recovers {
+            RecoveredIdentity::New
+        } else {
+            RecoveredIdentity::Kept
+        };
+        let options = BuildOptions {
+            chain: &plan.chain,
+            moment: self.moment,
+            checks: RecoveryChecks::Quick,
+            identity,
+        };
+        let built = restore::build(&context.driver, store, &manifest, cluster, options).await?;
         if let Some(source) = &self.source {
             self.isolate(context, id, source, &manifest, &built).await?;
         }
         // Another process may continue meanwhile.
         context.lease.check()?;
+        let parent = plan.archives.get(built.part).copied();
+        let fork = built.checks.fork.zip(parent).map(|(fork, parent)| {
+            let at = Lsn(fork.at);
+            (Fork { parent, at }, fork.timeline)
+        });
+        self.note_fork(context, fork).await?;
         context.driver.keep_restored(built.cluster, name).await?;
         let sql = "update restores set base_id = $2 where id = $1";
         let recorded = context.db.query(sql, &[&self.id, &base]).await;
         recorded.context("recording a restore")?;
         tracing::info!(project = %cluster.project, base, end = %built.end, "cluster recovered");
         Ok(())
+    }
+
+    /// Records that a replaced cluster comes back. Its log goes on where its archive ended.
+    async fn note_return(&self, context: &DataPlaneContext, earlier: i64) -> Result<(), Error> {
+        let sql = "select a.id, a.shipped_lsn, a.timeline from restores r
+                   join archives a on a.id = r.replaced_archive_id where r.id = $1";
+        let rows = context.db.query(sql, &[&earlier]).await;
+        let rows = rows.context("reading a restore")?;
+        let Some(row) = rows.first() else {
+            return Ok(());
+        };
+        let fork = Fork {
+            parent: row.get(0),
+            at: Lsn::from_column(row.get(1)),
+        };
+        let timeline = u32::try_from(row.get::<_, i64>(2)).context("reading a restore")?;
+        self.note_fork(context, Some((fork, timeline))).await
     }
 
     /// Removes from the cluster of a new project what belongs to the source alone.
@@ -306,14 +403,11 @@ impl OpenRestore {
         let replaced = error.is_none() && !self.creates();
         let kept_until = replaced.then(|| now + TimeDelta::hours(hours));
         if replaced {
-            // The archive of the earlier cluster is the last one that has ended, or has not yet.
             let sql = "insert into restore_points (project_id, archive_id, name, lsn, restore_id, created_at, completed_on)
                        select $1, a.id, 'restore-' || $2::bigint, a.shipped_lsn, $2, $3, $3
-                       from archives a
-                       where a.project_id = $1
-                         and a.created_at <= (select requested_at from restores where id = $2)
-                         and not exists (select from restore_points p where p.restore_id = $2)
-                       order by a.id desc limit 1";
+                       from restores r join archives a on a.id = r.replaced_archive_id
+                       where r.id = $2
+                         and not exists (select from restore_points p where p.restore_id = $2)";
             let params: [Param<'_>; 3] = [&id.0, &self.id, &now];
             context.db.query(sql, &params).await.context(doing)?;
         }
@@ -329,18 +423,27 @@ impl OpenRestore {
     }
 }
 
-/// Archives the log of a stopped cluster to its end, before another one takes its place.
-pub(crate) async fn archive_end(context: &DataPlaneContext, id: ProjectId, cluster: &ClusterSpec) {
+/// Archives the log of a stopped cluster to its end, before another one takes its place. Returns
+/// whether it is in the store.
+pub(crate) async fn archive_end(
+    context: &DataPlaneContext,
+    id: ProjectId,
+    cluster: &ClusterSpec,
+) -> bool {
     let project = &cluster.project;
     let watched = WatchedProject {
         id,
         reference: project.clone(),
         way: way_of(context, cluster.major),
     };
-    let is_enabled = context.backups.options.enabled;
-    if is_enabled && !context.backups.ship_all(context, &watched).await {
+    if !context.backups.options.enabled {
+        return false;
+    }
+    let is_complete = context.backups.ship_all(context, &watched).await;
+    if !is_complete {
         tracing::warn!(%project, "the end of the write-ahead log could not be archived");
     }
+    is_complete
 }
 
 /// Returns the way in which servers of a version hand over their log.

@@ -15,7 +15,10 @@ use super::{
     store::ProjectStore,
     wal::{Lsn, ScanEnd, SegmentHeader, SegmentName, WalScanner, written_bytes},
 };
-use crate::{base::clock::Ticks, data_plane::context::DataPlaneContext};
+use crate::{
+    base::{clock::Ticks, error::Context as _},
+    data_plane::context::DataPlaneContext,
+};
 
 /// Largest segment, in bytes.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -23,6 +26,8 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 const TURN: usize = 64;
 /// Digests of shipped segments that are remembered.
 const REMEMBERED: usize = 512;
+/// Why an archive ends if its project has a cluster with another log.
+const REPLACED: &str = "the cluster was replaced, as by an upgrade of PostgreSQL";
 /// The longest pause after failures, in milliseconds.
 const PAUSE_MS_MAX: Ticks = 60_000;
 
@@ -252,6 +257,9 @@ async fn open(
             shipped: VecDeque::new(),
         }));
     }
+    if is_exchanged(context, project).await? {
+        return Ok(None);
+    }
     let Some((name, header)) = first_segment(files, control.system_id).map_err(unreadable)? else {
         return Ok(None);
     };
@@ -261,7 +269,7 @@ async fn open(
         segment_bytes: header.segment_bytes,
         begin: header.start,
     };
-    let archive = archive::begin(context, project.id, &new, "the cluster was replaced").await?;
+    let archive = archive::begin(context, project.id, &new, REPLACED).await?;
     tracing::info!(project = %project.reference, archive = archive.folder(), "archive begun");
     Ok(Some(OpenArchive {
         next: archive.begin,
@@ -270,6 +278,17 @@ async fn open(
         tail: None,
         shipped: VecDeque::new(),
     }))
+}
+
+/// Returns whether a restore of the project is about to begin the archive of its cluster.
+async fn is_exchanged(
+    context: &DataPlaneContext,
+    project: &WatchedProject,
+) -> Result<bool, BackupError> {
+    let sql = "select 1 from restores
+               where project_id = $1 and finished_at is null and fork_archive_id is not null";
+    let rows = context.db.query(sql, &[&project.id.0]).await;
+    Ok(!rows.context("reading a restore")?.is_empty())
 }
 
 /// Returns the first segment that is available: of those that the server handed over, or else the

@@ -20,8 +20,12 @@ use tokio::{
 use tokio_postgres::Row;
 
 use super::{
-    BackupError, Moment, archive, manifest::Manifest, restore, settle, target::RestoreTarget,
-    target::moment_in, window,
+    BackupError, Moment, archive,
+    manifest::Manifest,
+    restore::{self, BuildOptions},
+    settle,
+    target::{RestoreTarget, moment_in},
+    window::BackupCatalog,
 };
 use crate::{
     base::{
@@ -31,7 +35,7 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
-        clusters::{ClusterSpec, RecoveryChecks, UnfinishedCluster},
+        clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks, UnfinishedCluster},
         context::DataPlaneContext,
         projects::{self, idle, reconciler},
     },
@@ -240,22 +244,22 @@ impl OpenTableRestore {
             &self.cluster.project,
         )
         .await?;
-        let bases = window::bases(context, self.project).await?;
+        let catalog = BackupCatalog::read(context, self.project).await?;
         let mut last = BackupError::Refused("no backup reaches that moment".to_owned());
-        for base in window::candidates(&bases, self.archive, self.moment) {
+        for plan in catalog.plans(self.archive, self.moment) {
+            let base = plan.base;
             let manifest = Manifest::get(&store, base).await?;
             let cluster = ClusterSpec {
                 major: manifest.major,
                 ..self.cluster.clone()
             };
-            let built = restore::build(
-                &context.driver,
-                &store,
-                &manifest,
-                self.moment,
-                &cluster,
-                RecoveryChecks::Quick,
-            );
+            let options = BuildOptions {
+                chain: &plan.chain,
+                moment: self.moment,
+                checks: RecoveryChecks::Quick,
+                identity: RecoveredIdentity::New,
+            };
+            let built = restore::build(&context.driver, &store, &manifest, &cluster, options);
             match built.await {
                 Ok(built) => return self.copy(context, &manifest, &built.cluster).await,
                 Err(error) if error.is_permanent() => {

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Moment, wal::Lsn, window};
+use super::{Moment, wal::Lsn, window::BackupCatalog};
 use crate::{base::error::Error, data_plane::context::DataPlaneContext, platform::access::Project};
 
 /// The moment in a request.
@@ -32,29 +32,26 @@ impl RestoreTarget {
         project: &Project,
         requested: RequestedMoment,
     ) -> Result<Self, Error> {
-        let bases = window::bases(context, project.id).await?;
+        let catalog = BackupCatalog::read(context, project.id).await?;
         let second = match requested {
             RequestedMoment::Second(second) => second,
             RequestedMoment::Backup(id) => {
-                let base = bases.iter().find(|base| base.id == id);
+                let base = catalog.bases.iter().find(|base| base.id == id);
                 let base = base.ok_or(Error::Missing("Backup not found"))?;
                 return Ok(Self {
                     moment: Moment::Position(base.stop),
-                    archive: Some(base.archive.id),
+                    archive: Some(base.archive),
                 });
             }
         };
-        let Some(window) = window::window(&bases) else {
+        if catalog.bases.is_empty() {
             let text = "PITR is not enabled for this project.";
             return Err(Error::Rejected(text.into()));
-        };
+        }
         let moment = DateTime::from_timestamp(second, 0).map(Moment::Time);
-        let fits = |moment: &Moment| !window::candidates(&bases, None, *moment).is_empty();
+        let fits = |moment: &Moment| !catalog.plans(None, *moment).is_empty();
         let Some(moment) = moment.filter(fits) else {
-            let (earliest, latest) = (window.earliest_unix(), window.latest_unix());
-            let text =
-                format!("Recovery time target must be within range: {earliest} <= t <= {latest}");
-            return Err(Error::Rejected(text.into()));
+            return Err(Error::Rejected(unreachable(&catalog, second).into()));
         };
         Ok(Self {
             moment,
@@ -70,6 +67,34 @@ impl RestoreTarget {
             Moment::Latest => (None, None, self.archive),
         }
     }
+}
+
+/// Returns the message about a moment that cannot be recovered: the windows, and the gap in which
+/// it lies.
+fn unreachable(catalog: &BackupCatalog, second: i64) -> String {
+    let windows = catalog.windows();
+    let ranges = windows.iter().rev().map(|window| {
+        let (earliest, latest) = (window.earliest_unix(), window.latest_unix());
+        format!("{earliest} <= t <= {latest}")
+    });
+    let ranges: Vec<String> = ranges.collect();
+    let mut text = format!(
+        "Recovery time target must be within range: {}",
+        ranges.join(" or ")
+    );
+    let gaps = catalog.gaps();
+    let gap = gaps
+        .iter()
+        .find(|gap| (gap.after.timestamp()..=gap.before.timestamp()).contains(&second));
+    if let Some(gap) = gap {
+        text.push_str(&format!(
+            ". No moment between {} and {} can be recovered: {}",
+            gap.after.format("%Y-%m-%d %H:%M:%S"),
+            gap.before.format("%Y-%m-%d %H:%M:%S UTC"),
+            gap.reason
+        ));
+    }
+    text
 }
 
 /// Returns the moment in the columns `target_time` and `target_lsn`.

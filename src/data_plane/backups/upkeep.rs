@@ -8,16 +8,17 @@ use tokio_postgres::Row;
 
 use super::{
     BackupError, Moment, WatchedProject,
-    archive::{self, Archive, PARTIAL},
+    archive::{self, Archive, PARTIAL, archive_columns},
     base::{self, BaseRequest},
     health,
     manifest::Manifest,
     points::parse_daily_time,
-    restore,
-    schedule::{self, BaseReason, BaseSituation, DailyTime, KeptBase, LastBase},
+    restore::{self, BuildOptions},
+    schedule::{BaseReason, BaseSituation, DailyTime, LastBase},
     settle,
     store::ProjectStore,
     wal::{Lsn, SegmentName},
+    window::BackupCatalog,
 };
 use crate::{
     base::{
@@ -26,7 +27,7 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
-        clusters::{ClusterSpec, RecoveryChecks},
+        clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks},
         context::DataPlaneContext,
         projects::{self, reconciler},
     },
@@ -75,8 +76,8 @@ struct BackedUp {
     first_at: Option<DateTime<Utc>>,
 }
 
-const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment_bytes, a.begin_lsn, a.shipped_lsn, a.shipped_at, a.last_commit_at, a.ended_at, a.ended_reason,
-        p.id, p.ref, p.engine, coalesce(p.account, p.id),
+const BACKED_UP: &str = concat!(
+    "select p.id, p.ref, p.engine, coalesce(p.account, p.id),
         p.status = 'ACTIVE_HEALTHY' and not p.asleep,
         p.status in ('ACTIVE_HEALTHY', 'INACTIVE'), p.created_at,
         s.schedule_for, s.updated_at,
@@ -88,7 +89,9 @@ const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment
                              case when v.verify_error is not null then v.inserted_at end))
          from base_backups v where v.project_id = p.id),
         (select min(v.consistent_at) from base_backups v
-         where v.project_id = p.id and v.status = 'COMPLETED')
+         where v.project_id = p.id and v.status = 'COMPLETED'), ",
+    archive_columns!("a."),
+    "
     from projects p
     join archives a on a.project_id = p.id and a.ended_at is null
     left join backup_schedules s on s.project_id = p.id
@@ -106,25 +109,26 @@ const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment
     left join lateral (select id, consistent_at, verified_at, verify_error from base_backups b
                        where b.project_id = p.id and b.status = 'COMPLETED'
                        order by b.id desc limit 1) c on true
-    where p.node = $1 and p.desired <> 'removed' order by p.id";
+    where p.node = $1 and p.desired <> 'removed' order by p.id"
+);
 
 impl BackedUp {
     fn read(context: &DataPlaneContext, row: &Row) -> Result<Option<Self>, Error> {
-        if !row.get::<_, bool>(16) {
+        if !row.get::<_, bool>(5) {
             return Ok(None);
         }
         let reference: ProjectRef = row
-            .get::<_, &str>(12)
+            .get::<_, &str>(1)
             .parse()
             .context("reading a project's ref")?;
-        let major = projects::major(row.get(13)).unwrap_or(0);
-        let mut daily = DailyTime::default_of(&reference, row.get(17));
-        if let (Some(text), Some(since)) = (row.get::<_, Option<&str>>(18), row.get(19))
+        let major = projects::major(row.get(2)).unwrap_or(0);
+        let mut daily = DailyTime::default_of(&reference, row.get(6));
+        if let (Some(text), Some(since)) = (row.get::<_, Option<&str>>(7), row.get(8))
             && let Some(at) = parse_daily_time(text)
         {
             daily = DailyTime { at, since };
         }
-        let last = match (row.get(20), row.get(21), row.get::<_, Option<i64>>(22)) {
+        let last = match (row.get(9), row.get(10), row.get::<_, Option<i64>>(11)) {
             (Some(inserted_at), Some(consistent_at), Some(start)) => Some(LastBase {
                 inserted_at,
                 consistent_at,
@@ -132,26 +136,26 @@ impl BackedUp {
             }),
             _ => None,
         };
-        let failed: Option<DateTime<Utc>> = row.get(23);
-        let pending: Option<i64> = row.get(25);
+        let failed: Option<DateTime<Utc>> = row.get(12);
+        let pending: Option<i64> = row.get(14);
         Ok(Some(Self {
-            archive: Archive::read(row, 0)?,
+            archive: Archive::read(row, 21)?,
             watched: WatchedProject {
-                id: ProjectId(row.get(11)),
+                id: ProjectId(row.get(0)),
                 reference,
                 way: settle::way_of(context, major),
             },
-            account: row.get(14),
-            is_awake: row.get(15),
+            account: row.get(3),
+            is_awake: row.get(4),
             daily,
             last,
-            failed: failed.map(|at| (at, row.get(24))),
-            pending: pending.map(|id| (id, Lsn::from_column(row.get(26)))),
-            complete: row.get(27),
-            complete_at: row.get(28),
-            is_verified: row.get::<_, Option<bool>>(29).unwrap_or(false),
-            verified_at: row.get(30),
-            first_at: row.get(31),
+            failed: failed.map(|at| (at, row.get(13))),
+            pending: pending.map(|id| (id, Lsn::from_column(row.get(15)))),
+            complete: row.get(16),
+            complete_at: row.get(17),
+            is_verified: row.get::<_, Option<bool>>(18).unwrap_or(false),
+            verified_at: row.get(19),
+            first_at: row.get(20),
         }))
     }
 
@@ -291,7 +295,7 @@ pub async fn back_up_now(
 async fn find(context: &DataPlaneContext, project: &ProjectRef) -> Result<Option<BackedUp>, Error> {
     let rows = context.db.query(BACKED_UP, &[&context.settings.node]).await;
     for row in rows.context("reading backups")? {
-        if row.get::<_, &str>(12) == project.as_str() {
+        if row.get::<_, &str>(1) == project.as_str() {
             return BackedUp::read(context, &row);
         }
     }
@@ -339,18 +343,9 @@ async fn expire(
     store: &ProjectStore,
 ) -> Result<(), BackupError> {
     let options = &context.backups.options;
-    let sql = "select id, consistent_at from base_backups where project_id = $1 and status = 'COMPLETED' order by id";
-    let rows = context.db.query(sql, &[&project.0]).await;
-    let rows = rows.context("reading backups")?;
-    let bases: Vec<KeptBase> = rows
-        .iter()
-        .map(|row| KeptBase {
-            id: row.get(0),
-            consistent_at: row.get(1),
-        })
-        .collect();
+    let catalog = BackupCatalog::read(context, project).await?;
     let (days, count) = (options.retention_days, options.retention_count);
-    let expired = schedule::expired(&bases, context.clock.now(), days, count);
+    let expired = catalog.expired(context.clock.now(), days, count);
     // A restore may be reading one of them.
     let running = "select 1 from restores where (project_id = $1 or source_id = $1) and finished_at is null and error is null
                    union all select 1 from table_restores where project_id = $1 and finished_at is null";
@@ -370,10 +365,11 @@ async fn sweep(
     project: ProjectId,
     store: &ProjectStore,
 ) -> Result<(), BackupError> {
-    let sql = "select b.id, b.start_lsn, b.archive_id, b.status from base_backups b where b.project_id = $1 and b.status in ('COMPLETED', 'PENDING') order by b.id";
+    let sql = "select id, status from base_backups
+               where project_id = $1 and status in ('COMPLETED', 'PENDING') order by id";
     let rows = context.db.query(sql, &[&project.0]).await;
     let rows = rows.context("reading backups")?;
-    if rows.iter().any(|row| row.get::<_, &str>(3) == "PENDING") {
+    if rows.iter().any(|row| row.get::<_, &str>(1) == "PENDING") {
         // Its packs are not in a manifest yet.
         return Ok(());
     }
@@ -397,25 +393,31 @@ async fn sweep(
             store.delete(&name).await?;
         }
     }
-    let columns = Archive::COLUMNS;
-    let sql = format!("select {columns} from archives where project_id = $1 order by id");
-    let client = context.db.client().await?;
-    let archives = client.query(&sql, &[&project.0]).await;
-    for row in archives.context("reading archives")? {
-        let archive = Archive::read(&row, 0)?;
-        let first = rows
-            .iter()
-            .filter(|row| row.get::<_, i64>(2) == archive.id)
-            .map(|row| Lsn::from_column(row.get(1)))
-            .min();
-        sweep_log(store, &archive, first).await?;
+    let catalog = BackupCatalog::read(context, project).await?;
+    for archive in &catalog.archives {
+        let first = catalog.needed_from(archive);
+        sweep_log(store, archive, first).await?;
         if first.is_none() && archive.ended_at.is_some() {
-            let sql = "delete from archives where id = $1 and ended_at is not null";
-            let deleted = client.execute(sql, &[&archive.id]).await;
-            deleted.context("deleting an archive")?;
+            forget_archive(context, archive.id).await?;
         }
     }
     Ok(())
+}
+
+/// Deletes the row of an archive without objects. Those that continue it have base backups of
+/// their own, or cannot be recovered either.
+async fn forget_archive(context: &DataPlaneContext, archive: i64) -> Result<(), Error> {
+    let doing = "deleting an archive";
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    for sql in [
+        "update archives set parent_id = null, fork_lsn = null where parent_id = $1",
+        "delete from archives where id = $1 and ended_at is not null",
+    ] {
+        let done = transaction.execute(sql, &[&archive]).await;
+        done.context(doing)?;
+    }
+    transaction.commit().await.context(doing)
 }
 
 /// Removes the log of an archive before the first position that is needed. None is needed of an
@@ -453,9 +455,17 @@ async fn verify(context: &DataPlaneContext, project: &BackedUp, base: i64) -> Re
             uid: reconciler::uid(context, project.account)?,
             major: manifest.major,
         };
-        let checks = RecoveryChecks::Full;
-        let moment = Moment::Latest;
-        restore::build(&context.driver, &store, &manifest, moment, &cluster, checks).await
+        let catalog = BackupCatalog::read(context, id).await?;
+        let found = catalog.bases.iter().find(|it| it.id == base);
+        let expired = || BackupError::Missing(Manifest::name(base));
+        let plan = catalog.latest_plan(found.ok_or_else(expired)?);
+        let options = BuildOptions {
+            chain: &plan.chain,
+            moment: Moment::Latest,
+            checks: RecoveryChecks::Full,
+            identity: RecoveredIdentity::New,
+        };
+        restore::build(&context.driver, &store, &manifest, &cluster, options).await
     };
     let (verified_at, error) = match verified.await {
         Ok(restored) => {
@@ -531,28 +541,32 @@ async fn remove_kept(context: &DataPlaneContext) -> Result<(), Error> {
 
 /// Sets the metrics of the moments to which each project can be restored.
 async fn measure_windows(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "select p.ref, min(b.consistent_at), greatest(max(a.shipped_at), min(b.consistent_at))
-               from base_backups b join archives a on a.id = b.archive_id
-               join projects p on p.id = b.project_id
-               where p.node = $1 and p.desired <> 'removed' and b.status = 'COMPLETED' group by p.ref order by p.ref";
-    let rows = context.db.query(sql, &[&context.settings.node]).await;
-    let rows = rows.context("reading backups")?;
+    let (mut earliest, mut latest, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     #[expect(clippy::cast_precision_loss, reason = "metrics are approximate")]
-    let seconds = |row: &Row, column| {
-        let at: DateTime<Utc> = row.get(column);
-        (
-            row.get::<_, String>(0),
-            at.timestamp_millis() as f64 / 1000.0,
-        )
-    };
-    let earliest = rows.iter().map(|row| seconds(row, 1));
-    let latest = rows.iter().map(|row| seconds(row, 2));
+    let seconds = |at: DateTime<Utc>| at.timestamp_millis() as f64 / 1000.0;
+    for (reference, catalog) in BackupCatalog::of_node(context).await? {
+        let Some(window) = catalog.window() else {
+            continue;
+        };
+        let gaps = catalog.gaps().into_iter();
+        let gaps: f64 = gaps
+            .map(|gap| seconds(gap.before) - seconds(gap.after))
+            .sum();
+        earliest.push((reference.clone(), seconds(window.earliest)));
+        latest.push((reference.clone(), seconds(window.latest)));
+        missing.push((reference, gaps));
+    }
     let metrics = &context.metrics;
-    metrics.set_by_project(
-        "gantry_backup_earliest_recoverable_timestamp_seconds",
-        earliest,
-    );
-    metrics.set_by_project("gantry_backup_latest_recoverable_timestamp_seconds", latest);
+    for (name, values) in [
+        (
+            "gantry_backup_earliest_recoverable_timestamp_seconds",
+            earliest,
+        ),
+        ("gantry_backup_latest_recoverable_timestamp_seconds", latest),
+        ("gantry_backup_unrecoverable_seconds", missing),
+    ] {
+        metrics.set_by_project(name, values.into_iter());
+    }
     Ok(())
 }
 

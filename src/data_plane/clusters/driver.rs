@@ -15,9 +15,9 @@ use tokio_postgres::Client;
 use super::{
     ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, IsolationStep,
     KeptCluster, LocalDriver, PlatformConflict, PrivilegeFinding, RecoveredCluster,
-    RecoveredServer, RecoveryChecks, RecoveryTarget, ResourceLimits, Resources, Result,
-    RunningServer, ScratchCopy, ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster,
-    UpgradeBlockers, UpgradeSpec, UpgradeStep,
+    RecoveredServer, RecoveryOptions, ResourceLimits, Resources, Result, RunningServer,
+    ScratchCopy, ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers,
+    UpgradeSpec, UpgradeStep,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -111,11 +111,10 @@ impl ClusterDriver for LocalDriver {
     async fn recover(
         &self,
         unfinished: &UnfinishedCluster,
-        target: RecoveryTarget,
         settings: &BTreeMap<String, String>,
-        checks: RecoveryChecks,
+        options: RecoveryOptions,
     ) -> Result<RecoveredCluster> {
-        self.recover(unfinished, target, settings, checks).await
+        self.recover(unfinished, settings, options).await
     }
 
     async fn isolate_recovered(

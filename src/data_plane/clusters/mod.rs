@@ -81,7 +81,10 @@ pub use self::{
     platform::PlatformConflict,
     privileges::PrivilegeFinding,
     recovered::RecoveredServer,
-    recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
+    recovery::{
+        KeptCluster, RecoveredCluster, RecoveredIdentity, RecoveryChecks, RecoveryOptions,
+        RecoveryTarget, TimelineFork, UnfinishedCluster,
+    },
     resources::{ControlGroups, ResourceLimits, Resources},
     running::RunningServer,
     server::{Host, NO_LIBRARIES},

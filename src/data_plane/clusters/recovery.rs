@@ -1,10 +1,11 @@
 //! Clusters that are built from a backup beside others, and exchanged with them by `rename`.
 //!
 //! A cluster in the making lies in `tmp/`. Its server runs in quarantine, replays the write-ahead
-//! log that lies in its folder up to the target, and is stopped. With a new system identifier it
-//! is moved to `restored/`, where it survives a restart of Gantry. The exchange is two renames: the
-//! project's folder to `replaced/`, then the restored one to `projects/`. The names tell how far an
-//! interrupted exchange came (decision 0130).
+//! log that lies in its folder up to the target, and is stopped. With a new system identifier
+//! (decision 0130), or with a new timeline of its log (decision 0172), it is moved to `restored/`,
+//! where it survives a restart of Gantry. The exchange is two renames: the project's folder to
+//! `replaced/`, then the restored one to `projects/`. The names tell how far an interrupted
+//! exchange came.
 
 use std::{
     collections::BTreeMap,
@@ -16,20 +17,25 @@ use std::{
 
 use tokio_postgres::Row;
 
+pub(super) use self::finish::complete;
+use self::finish::keep_log;
 use super::{
-    At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files, identity,
-    identity::SystemId,
+    At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files,
     online_copy::{QUARANTINE, QUARANTINE_17},
     server::Server,
     shutdown::ShutdownMode,
     superuser::{self, SqlArgument, SuperuserSession},
     template, vault_key,
 };
-use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
+use crate::base::{ids::ProjectRef, supervisor::ProcessOwner};
+
+mod finish;
 
 /// Time limit of replaying the write-ahead log.
 pub(super) const REPLAY_PATIENCE: Duration = Duration::from_hours(2);
 pub(super) const STOP_PATIENCE: Duration = Duration::from_mins(2);
+/// Settings with which checkpoints remove no log.
+const KEEP_LOG: &str = "wal_keep_size = '1TB'\nfull_page_writes = on\n";
 /// Maximum number of databases that are checked.
 const DATABASES_MAX: i64 = 1000;
 
@@ -117,8 +123,43 @@ impl Drop for UnfinishedCluster {
 pub enum RecoveryTarget {
     /// No log is replayed: the files are those of a server that was shut down.
     AsCopied,
-    /// The end of the record at this position, which must be in the log.
-    Record(u64),
+    /// The end of a record, which must be in the log.
+    Record {
+        /// Position of the record.
+        at: u64,
+        /// Timeline of the log there, with a history file in the folder. `None`: that of the files.
+        timeline: Option<u32>,
+    },
+}
+
+/// The log that a recovered cluster writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveredIdentity {
+    /// A new one: the cluster gets another system identifier, and keeps no log.
+    New,
+    /// That of the backup: the cluster keeps its system identifier, and its log from the end of the
+    /// recovery on, which is a new timeline.
+    Kept,
+}
+
+/// How to recover a cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct RecoveryOptions {
+    /// The end.
+    pub target: RecoveryTarget,
+    /// The checks.
+    pub checks: RecoveryChecks,
+    /// The log that it writes.
+    pub identity: RecoveredIdentity,
+}
+
+/// The begin of a timeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimelineFork {
+    /// The timeline.
+    pub timeline: u32,
+    /// Position at which it leaves the timeline before.
+    pub at: u64,
 }
 
 /// The thoroughness of the checks after a recovery.
@@ -142,6 +183,8 @@ pub struct RecoveredCluster {
     pub indexes: u64,
     /// Whether the pages have checksums.
     pub has_checksums: bool,
+    /// The begin of its timeline, if its log continues that of the backup.
+    pub fork: Option<TimelineFork>,
 }
 
 impl LocalDriver {
@@ -166,16 +209,16 @@ impl LocalDriver {
     }
 
     /// Starts the server of a cluster in the making in quarantine, waits until it has replayed its
-    /// log, checks it and stops it. The cluster gets a new system identifier.
+    /// log, checks it and stops it. A cluster without a replayed log gets a new identity in any
+    /// case.
     ///
     /// Errors: [`ClusterError::NotStarted`] with the reason, among others if the log ends before
     /// the target; [`ClusterError::Recovery`] if a check fails.
     pub async fn recover(
         &self,
         unfinished: &UnfinishedCluster,
-        target: RecoveryTarget,
         settings: &BTreeMap<String, String>,
-        checks: RecoveryChecks,
+        options: RecoveryOptions,
     ) -> Result<RecoveredCluster> {
         let major = unfinished.cluster.major;
         let template = self.template_of(major).await?;
@@ -188,16 +231,23 @@ impl LocalDriver {
         configure(
             unfinished,
             &template,
-            &recovery_settings(major, target, settings),
-            target,
+            &recovery_settings(major, options, settings),
+            options.target,
         )?;
-        let recovered = run(&server, checks).await;
+        let recovered = run(&server, options.checks).await;
         if recovered.is_err() {
             // Errors are ignored: the next start ends remaining processes.
             let _ = server.stop(ShutdownMode::Immediate, STOP_PATIENCE).await;
         }
-        let recovered = recovered?;
-        complete(&unfinished.place, self.entropy()).await?;
+        let mut recovered = recovered?;
+        let is_kept = options.identity == RecoveredIdentity::Kept
+            && options.target != RecoveryTarget::AsCopied;
+        if is_kept {
+            let place = unfinished.place.clone();
+            recovered.fork = Some(blocking(move || keep_log(&place)).await?);
+        } else {
+            complete(&unfinished.place, self.entropy()).await?;
+        }
         Ok(recovered)
     }
 
@@ -321,17 +371,23 @@ pub(super) fn quarantine_settings(major: u16, needed: &BTreeMap<String, String>)
 /// Returns the last settings of the configuration during a recovery.
 fn recovery_settings(
     major: u16,
-    target: RecoveryTarget,
+    options: RecoveryOptions,
     needed: &BTreeMap<String, String>,
 ) -> String {
     let mut text = quarantine_settings(major, needed);
-    if let RecoveryTarget::Record(at) = target {
+    if options.identity == RecoveredIdentity::Kept {
+        // Everything since the end of the recovery is archived later.
+        text.push_str(KEEP_LOG);
+    }
+    if let RecoveryTarget::Record { at, timeline } = options.target {
         let (high, low) = (at >> 32, at & 0xFFFF_FFFF);
         let at = format!("recovery_target_lsn = '{high:X}/{low:X}'\n");
         text.push_str(&at);
+        let timeline = timeline.map_or_else(|| "current".to_owned(), |it| it.to_string());
+        text.extend(["recovery_target_timeline = '", &timeline, "'\n"]);
         text.push_str(
             "hot_standby = off\nrecovery_target_inclusive = on\n\
-             recovery_target_timeline = 'current'\nrecovery_target_action = 'promote'\n",
+             recovery_target_action = 'promote'\n",
         );
     }
     text
@@ -388,6 +444,7 @@ async fn check(
         tables: 0,
         indexes: 0,
         has_checksums: row.get(1),
+        fork: None,
     };
     let rows = admin.query(&superuser::OPEN_DATABASES, &[&DATABASES_MAX]);
     for row in rows.await.map_err(sql_error)? {
@@ -480,39 +537,6 @@ fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
     }
 }
 
-/// Completes a stopped cluster with a new system identifier.
-pub(super) async fn complete(place: &Path, entropy: &Entropy) -> Result<()> {
-    let id = SystemId::generate(entropy);
-    let place = place.to_owned();
-    blocking(move || finish(&place, id)).await
-}
-
-/// Removes the traces of a recovery from a stopped cluster, gives it its identity, and makes it
-/// durable.
-fn finish(place: &Path, id: SystemId) -> Result<()> {
-    let data = place.join("data");
-    files::remove_file(&data.join(template::OVERRIDES))?;
-    files::remove_tree(&data.join("log"))?;
-    files::remove_file(&place.join("start.log"))?;
-    let wal = data.join("pg_wal");
-    for entry in fs::read_dir(&wal).at("listing", &wal)? {
-        let path = entry.at("listing", &wal)?.path();
-        if path
-            .extension()
-            .is_some_and(|it| it == "history" || it == "partial")
-        {
-            files::remove_file(&path)?;
-        }
-    }
-    let status = wal.join("archive_status");
-    for entry in fs::read_dir(&status).at("listing", &status)? {
-        files::remove_file(&entry.at("listing", &status)?.path())?;
-    }
-    identity::forget_wal(&data)?;
-    identity::assign(&data, id)?;
-    files::sync_fs(place)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -520,11 +544,26 @@ mod tests {
     #[test]
     fn settings_name_the_target_and_what_the_cluster_needs() {
         let needed = BTreeMap::from([("max_prepared_transactions".to_owned(), "5".to_owned())]);
-        let text = recovery_settings(15, RecoveryTarget::Record(0xA_0300_0028), &needed);
+        let at = 0xA_0300_0028;
+        let options = |target, identity| RecoveryOptions {
+            target,
+            checks: RecoveryChecks::Quick,
+            identity,
+        };
+        let target = RecoveryTarget::Record { at, timeline: None };
+        let text = recovery_settings(15, options(target, RecoveredIdentity::New), &needed);
         assert!(text.contains("recovery_target_lsn = 'A/3000028'\n"));
+        assert!(text.contains("recovery_target_timeline = 'current'\n"));
+        assert!(!text.contains("wal_keep_size"));
         assert!(text.contains("max_prepared_transactions = '5'\n"));
         assert!(text.contains("archive_mode = off\n") && !text.contains("event_triggers"));
-        let text = recovery_settings(17, RecoveryTarget::AsCopied, &needed);
+        let target = RecoveryTarget::AsCopied;
+        let text = recovery_settings(17, options(target, RecoveredIdentity::New), &needed);
         assert!(text.contains("event_triggers = off\n") && !text.contains("recovery_target"));
+        let timeline = Some(11);
+        let target = RecoveryTarget::Record { at, timeline };
+        let text = recovery_settings(17, options(target, RecoveredIdentity::Kept), &needed);
+        assert!(text.contains("recovery_target_timeline = '11'\n"));
+        assert!(text.contains("wal_keep_size"));
     }
 }

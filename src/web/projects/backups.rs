@@ -59,6 +59,22 @@ struct BackupResponse {
 struct WindowResponse {
     earliest_physical_backup_date_unix: Option<i64>,
     latest_physical_backup_date_unix: Option<i64>,
+    #[serde(default)]
+    gaps: Vec<GapResponse>,
+}
+
+#[derive(Deserialize)]
+struct GapResponse {
+    after_unix: i64,
+    before_unix: i64,
+    reason: String,
+}
+
+/// Moments that cannot be restored.
+struct GapRow {
+    after: Timestamp,
+    before: Timestamp,
+    reason: String,
 }
 
 #[derive(Deserialize)]
@@ -149,6 +165,7 @@ struct Page {
     can_schedule: PermissionCheck,
     is_enabled: bool,
     window: Option<(Timestamp, Timestamp)>,
+    gaps: Vec<GapRow>,
     schedule: String,
     point: Option<PointResponse>,
     rows: Vec<BackupRow>,
@@ -185,6 +202,7 @@ async fn load(
         can_schedule,
         is_enabled: true,
         window: None,
+        gaps: Vec::new(),
         schedule: String::new(),
         point: None,
         rows: Vec::new(),
@@ -205,6 +223,18 @@ async fn load(
     let window = found.physical_backup_data;
     page.window = time(window.earliest_physical_backup_date_unix)
         .zip(time(window.latest_physical_backup_date_unix));
+    for gap in window.gaps {
+        if let (Some(after), Some(before)) =
+            (time(Some(gap.after_unix)), time(Some(gap.before_unix)))
+        {
+            let reason = gap.reason;
+            page.gaps.push(GapRow {
+                after,
+                before,
+                reason,
+            });
+        }
+    }
     for backup in found.backups.into_iter().take(SHOWN_MAX) {
         page.rows.push(BackupRow {
             made: Timestamp::new(backup.inserted_at, now),

@@ -11,10 +11,12 @@ use gantry::{
         backups,
         backups::{
             BackupError, BackupOptions, Moment,
+            chain::LogChain,
             manifest::Manifest,
             restore,
             store::{ProjectKey, ProjectStore},
             upkeep,
+            window::BackupCatalog,
         },
         clusters::archive_way::SPOOL,
         projects::Status,
@@ -226,6 +228,20 @@ async fn unavailable_store_ends_the_archive_at_the_bound_and_a_new_one_follows()
     assert!(app.app.backups.problem(id).await.is_some());
     objects.away(false);
     until_complete(&app, &project, 2).await;
+    let list = get(&app, &at(&project, "")).await.expect(200).json();
+    let gap = &list["physical_backup_data"]["gaps"][0];
+    assert_eq!(gap["reason"], reason.as_str(), "{list}");
+    let second = gap["after_unix"].as_i64().unwrap() + 1;
+    assert!(second < gap["before_unix"].as_i64().unwrap(), "{list}");
+    let body = json!({"recovery_time_target_unix": second});
+    let refused = post(&app, &at(&project, "/restore-pitr"), &body).await;
+    let refused = refused.expect(400);
+    assert!(refused.message().contains(" or "), "{}", refused.message());
+    assert!(
+        refused.message().ends_with(&reason),
+        "{}",
+        refused.message()
+    );
     let current = "select part from archives where project_id = $1 and ended_at is null";
     let rows = app.app.db.query(current, &[&id.0]).await.unwrap();
     assert_eq!(rows[0].get::<_, i32>(0), 2);
@@ -399,10 +415,10 @@ async fn log_of_a_base_can_be_read_without_a_cluster() {
     until_complete(&app, &project, 1).await;
     let id = id(&app, &project).await;
     let store = store(&app, id, &project).await;
-    let bases = backups::window::bases(&app.app, id).await.unwrap();
-    let manifest = Manifest::get(&store, bases[0].id).await.unwrap();
-    let end = Moment::Position(manifest.stop);
-    let log = restore::fetch_log(&store, &manifest, end, None)
+    let catalog = BackupCatalog::read(&app.app, id).await.unwrap();
+    let manifest = Manifest::get(&store, catalog.bases[0].id).await.unwrap();
+    let (chain, end) = (LogChain::own(&manifest), Moment::Position(manifest.stop));
+    let log = restore::fetch_log(&store, &manifest, &chain, end, None)
         .await
         .unwrap();
     assert_eq!(log.end, manifest.stop);

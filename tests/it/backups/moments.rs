@@ -11,10 +11,16 @@ use std::{
 use gantry::{
     base::{clock::Clock, ids::ProjectRef},
     data_plane::{
-        backups,
-        backups::{Moment, manifest::Manifest, restore, upkeep},
+        backups::{
+            BackupOptions, Moment,
+            chain::LogChain,
+            manifest::Manifest,
+            restore::{self, BuildOptions},
+            upkeep,
+            window::BackupCatalog,
+        },
         cluster_driver::ClusterDriver,
-        clusters::{ClusterSpec, RecoveryChecks},
+        clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks},
     },
 };
 use tokio_postgres::Client;
@@ -59,7 +65,7 @@ async fn write(client: Client, number: usize, stop: Arc<AtomicBool>) -> Vec<Ackn
 
 #[tokio::test]
 async fn recovery_has_exactly_the_commits_before_each_moment() {
-    let app = backed_up(backups::BackupOptions::default()).await;
+    let app = backed_up(BackupOptions::default()).await;
     let project = app.real_project().await;
     until_complete(&app, &project, 1).await;
     let clusters = &app.machine.clusters;
@@ -86,8 +92,8 @@ async fn recovery_has_exactly_the_commits_before_each_moment() {
 
     let id = super::id(&app, &project).await;
     let store = super::faults::store(&app, id, &project).await;
-    let bases = backups::window::bases(&app.app, id).await.unwrap();
-    let manifest = Manifest::get(&store, bases[0].id).await.unwrap();
+    let catalog = BackupCatalog::read(&app.app, id).await.unwrap();
+    let manifest = Manifest::get(&store, catalog.bases[0].id).await.unwrap();
     let driver: Arc<dyn ClusterDriver> = Arc::new(clusters.clone());
     let moments = i64::try_from(MOMENTS).unwrap();
     for number in 0..moments {
@@ -99,16 +105,15 @@ async fn recovery_has_exactly_the_commits_before_each_moment() {
             uid: first_uid() + 300,
             major: manifest.major,
         };
-        let built = restore::build(
-            &driver,
-            &store,
-            &manifest,
-            Moment::Time(time),
-            &cluster,
-            RecoveryChecks::Quick,
-        )
-        .await
-        .unwrap();
+        let options = BuildOptions {
+            chain: &LogChain::own(&manifest),
+            moment: Moment::Time(time),
+            checks: RecoveryChecks::Quick,
+            identity: RecoveredIdentity::New,
+        };
+        let built = restore::build(&driver, &store, &manifest, &cluster, options)
+            .await
+            .unwrap();
         let name = format!("{reference}-1");
         clusters.keep_restored(built.cluster, &name).await.unwrap();
         clusters.exchange(&reference, &name).await.unwrap();

@@ -1,0 +1,223 @@
+//! The log goes on after a restore: every moment is recovered, without a new base backup.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use chrono::DateTime;
+use gantry::{
+    base::{clock::Entropy, ids::ProjectRef},
+    data_plane::{
+        backups::{BackupOptions, Moment, upkeep, window::BackupCatalog},
+        projects::{lease, reconciler},
+    },
+};
+use serde_json::{Value, json};
+
+use super::{
+    at, backed_up, get, id, next_second, options, post, sql, until_complete, until_reached,
+    until_restored,
+};
+use crate::support::TestApp;
+
+/// A project with a table of numbers, and the numbers that it had at seconds of the past.
+struct Ledger {
+    app: TestApp,
+    project: ProjectRef,
+    next: i64,
+    numbers: BTreeSet<i64>,
+    past: Vec<(i64, BTreeSet<i64>)>,
+}
+
+impl Ledger {
+    async fn new() -> Self {
+        let app = backed_up(BackupOptions::default()).await;
+        let project = app.real_project().await;
+        sql(&app, &project, "create table public.ledger (n int)").await;
+        until_complete(&app, &project, 1).await;
+        let mut ledger = Self {
+            app,
+            project,
+            next: 1,
+            numbers: BTreeSet::new(),
+            past: Vec::new(),
+        };
+        ledger.write().await;
+        ledger
+    }
+
+    /// Writes a number, and notes the numbers of a second after it. Returns the second.
+    async fn write(&mut self) -> i64 {
+        let number = self.next;
+        self.next += 1;
+        let insert = format!("insert into public.ledger values ({number})");
+        sql(&self.app, &self.project, &insert).await;
+        self.numbers.insert(number);
+        let second = next_second().await;
+        self.past.push((second, self.numbers.clone()));
+        // The next number is written after that second.
+        next_second().await;
+        second
+    }
+
+    async fn found(&self) -> BTreeSet<i64> {
+        let rows = sql(&self.app, &self.project, "select n from public.ledger").await;
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["n"].as_i64().unwrap()).collect()
+    }
+
+    /// Restores the project to a second, and compares its numbers.
+    async fn restore(&mut self, second: i64) {
+        until_reached(&self.app, &self.project, second).await;
+        let body = json!({"recovery_time_target_unix": second});
+        let path = at(&self.project, "/restore-pitr");
+        post(&self.app, &path, &body).await.expect(201);
+        assert_eq!(until_restored(&self.app, &self.project).await, None);
+        let noted = self.past.iter().find(|(noted, _)| *noted == second);
+        self.numbers.clone_from(&noted.unwrap().1);
+        assert_eq!(
+            self.found().await,
+            self.numbers,
+            "{second}: {:?}",
+            self.past
+        );
+    }
+
+    /// Brings back the cluster before the last restore.
+    async fn undo(&mut self, before: BTreeSet<i64>) {
+        let path = at(&self.project, "/restore-point");
+        let point = get(&self.app, &path).await.expect(200).json();
+        let undo = json!({"name": point["name"]});
+        let path = at(&self.project, "/undo");
+        post(&self.app, &path, &undo).await.expect(201);
+        assert_eq!(until_restored(&self.app, &self.project).await, None);
+        self.numbers = before;
+        assert_eq!(self.found().await, self.numbers, "{:?}", self.past);
+    }
+
+    async fn list(&self) -> Value {
+        let list = get(&self.app, &at(&self.project, "")).await;
+        list.expect(200).json()
+    }
+
+    /// Asserts that every noted second can be recovered.
+    async fn assert_reachable(&self) {
+        let list = self.list().await;
+        let window = &list["physical_backup_data"];
+        assert_eq!(window["gaps"], Value::Null, "{list}");
+        let earliest = window["earliest_physical_backup_date_unix"].as_i64();
+        assert!(earliest.unwrap() <= self.past[0].0, "{list}");
+    }
+
+    async fn restart(&mut self) {
+        self.app.node.kill();
+        let machine = Arc::clone(&self.app.node.machine);
+        let options = options(BackupOptions::default());
+        self.app.node = self.app.another_in_real_time(options, machine);
+        lease::claim(&self.app.app).await.unwrap();
+        reconciler::recover_on_startup(&self.app.app).await.unwrap();
+        self.app.node.start();
+    }
+}
+
+#[tokio::test]
+async fn moments_after_a_restore_are_recovered_without_another_backup() {
+    let mut ledger = Ledger::new().await;
+    let one = ledger.past[0].0;
+    let two = ledger.write().await;
+    ledger.restore(one).await;
+    let three = ledger.write().await;
+    ledger.write().await;
+    ledger.restore(three).await;
+    assert_eq!(ledger.numbers, BTreeSet::from([1, 3]));
+    let five = ledger.write().await;
+    // A moment of the first cluster, of the second one, and of the third one.
+    ledger.restore(two).await;
+    ledger.restore(three).await;
+    ledger.restore(five).await;
+    assert_eq!(ledger.numbers, BTreeSet::from([1, 3, 5]));
+    ledger.assert_reachable().await;
+    // The first backup is enough for the last moment, by a chain of three archives.
+    let id = id(&ledger.app, &ledger.project).await;
+    let catalog = BackupCatalog::read(&ledger.app.app, id).await.unwrap();
+    let moment = Moment::Time(DateTime::from_timestamp(five, 0).unwrap());
+    let plans = catalog.plans(None, moment);
+    let plan = plans.iter().find(|plan| plan.base == catalog.bases[0].id);
+    assert_eq!(plan.unwrap().archives.len(), 3, "{plans:?}");
+    // The backup of the last cluster is verified with its own log.
+    until_complete(&ledger.app, &ledger.project, 2).await;
+    assert!(
+        upkeep::verify_now(&ledger.app.app, &ledger.project)
+            .await
+            .unwrap()
+    );
+    let list = ledger.list().await;
+    assert_eq!(list["backups"][0]["problem"], Value::Null, "{list}");
+    ledger.write().await;
+    ledger.restore(one).await;
+}
+
+#[tokio::test]
+async fn log_of_a_cluster_that_an_undo_brings_back_goes_on() {
+    let mut ledger = Ledger::new().await;
+    let one = ledger.past[0].0;
+    ledger.write().await;
+    let before = ledger.numbers.clone();
+    ledger.restore(one).await;
+    let three = ledger.write().await;
+    ledger.undo(before).await;
+    let four = ledger.write().await;
+    assert_eq!(ledger.numbers, BTreeSet::from([1, 2, 4]));
+    ledger.assert_reachable().await;
+    // A moment of the cluster that the undo replaced, and then one after the undo.
+    ledger.restore(three).await;
+    ledger.restore(four).await;
+    let before = ledger.numbers.clone();
+    ledger.restore(one).await;
+    ledger.undo(before).await;
+    let five = ledger.write().await;
+    ledger.restore(one).await;
+    ledger.restore(five).await;
+    assert_eq!(ledger.numbers, BTreeSet::from([1, 2, 4, 5]));
+    ledger.assert_reachable().await;
+}
+
+/// Random writes, restores, undos, backups and kills. Every second of the past stays recoverable.
+#[tokio::test]
+async fn random_histories_keep_every_acknowledged_commit_recoverable() {
+    for seed in [1, 2] {
+        let entropy = Entropy::seeded(seed);
+        let random = |bound: usize| usize::from(entropy.bytes::<1>()[0]) % bound;
+        let mut ledger = Ledger::new().await;
+        let mut before_restore = None;
+        for _ in 0..12 {
+            match random(10) {
+                0..4 => {
+                    ledger.write().await;
+                }
+                4..7 => {
+                    let number = random(ledger.past.len());
+                    let before = ledger.numbers.clone();
+                    let second = ledger.past[number].0;
+                    ledger.restore(second).await;
+                    before_restore = Some(before);
+                }
+                7 => {
+                    if let Some(before) = before_restore.take() {
+                        let undone = ledger.numbers.clone();
+                        ledger.undo(before).await;
+                        before_restore = Some(undone);
+                    }
+                }
+                8 => upkeep::round(&ledger.app.app).await.unwrap(),
+                _ => ledger.restart().await,
+            }
+            ledger.assert_reachable().await;
+        }
+        let seconds: Vec<i64> = ledger.past.iter().map(|(second, _)| *second).collect();
+        let id = id(&ledger.app, &ledger.project).await;
+        let catalog = BackupCatalog::read(&ledger.app.app, id).await.unwrap();
+        assert!(catalog.archives.len() > 1, "{catalog:?}");
+        for second in seconds {
+            ledger.restore(second).await;
+        }
+    }
+}
