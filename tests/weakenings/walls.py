@@ -251,6 +251,14 @@ WEAKENINGS = [
         "Poll::Ready(Some(Ok(frame))) => {",
         "request_trailers_are_dropped",
     ),
+    (
+        "privileges-recorded-first",
+        "data_plane/projects/reconciler/roles.rs",
+        "record_privileges(context, project, &evidence).await?;",
+        "context.driver.revoke_privileges(&cluster.project, admin, &found).await.context(doing)?;"
+        " record_privileges(context, project, &evidence).await?;",
+        "privilege_is_revoked_only_after_it_is_recorded",
+    ),
     # Domains.
     (
         "caa-problem-with-certificate",
