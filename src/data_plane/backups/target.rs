@@ -2,7 +2,11 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Moment, wal::Lsn, window::BackupCatalog};
+use super::{
+    Moment,
+    wal::Lsn,
+    window::{BackupCatalog, RecoveryGap},
+};
 use crate::{base::error::Error, data_plane::context::DataPlaneContext, platform::access::Project};
 
 /// The moment in a request.
@@ -78,23 +82,19 @@ fn unreachable(catalog: &BackupCatalog, second: i64) -> String {
         format!("{earliest} <= t <= {latest}")
     });
     let ranges: Vec<String> = ranges.collect();
-    let mut text = format!(
-        "Recovery time target must be within range: {}",
-        ranges.join(" or ")
+    let ranges = ranges.join(" or ");
+    let text = format!("Recovery time target must be within range: {ranges}");
+    let is_inside =
+        |gap: &&RecoveryGap| (gap.after.timestamp()..=gap.before.timestamp()).contains(&second);
+    let Some(gap) = catalog.gaps().into_iter().find(|gap| is_inside(&gap)) else {
+        return text;
+    };
+    let (after, before) = (
+        gap.after.format("%Y-%m-%d %H:%M:%S"),
+        gap.before.format("%Y-%m-%d %H:%M:%S UTC"),
     );
-    let gaps = catalog.gaps();
-    let gap = gaps
-        .iter()
-        .find(|gap| (gap.after.timestamp()..=gap.before.timestamp()).contains(&second));
-    if let Some(gap) = gap {
-        text.push_str(&format!(
-            ". No moment between {} and {} can be recovered: {}",
-            gap.after.format("%Y-%m-%d %H:%M:%S"),
-            gap.before.format("%Y-%m-%d %H:%M:%S UTC"),
-            gap.reason
-        ));
-    }
-    text
+    let reason = gap.reason;
+    format!("{text}. No moment between {after} and {before} can be recovered: {reason}")
 }
 
 /// Returns the moment in the columns `target_time` and `target_lsn`.

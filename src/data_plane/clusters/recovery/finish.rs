@@ -62,10 +62,8 @@ pub(super) fn keep_log(place: &Path) -> Result<TimelineFork> {
 
 /// Returns the position in the last line of a history file: `TIMELINE\tPOSITION\tREASON`.
 fn end_in_history(text: &str) -> Option<u64> {
-    let lines = text.lines().map(str::trim);
-    let last = lines
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .last()?;
+    let mut lines = text.lines().map(str::trim);
+    let last = lines.rfind(|line| !line.is_empty() && !line.starts_with('#'))?;
     let (high, low) = last.split('\t').nth(1)?.split_once('/')?;
     let number = |digits| u64::from_str_radix(digits, 16).ok();
     Some((number(high)? << 32) | number(low)?)
