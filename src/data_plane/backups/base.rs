@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::{
     BackupError, Backups, WatchedProject,
-    archive::Archive,
+    archive::{self, Archive},
     manifest::{FileEntry, Manifest, PIECE, PackPosition, Piece},
     schedule::BaseReason,
     store::{Digest, ProjectKey, ProjectStore},
@@ -86,8 +86,11 @@ async fn copy(
     let snapshot = context.driver.snapshot(reference, bytes_max).await?;
     // Later than the end of the log of the copy, so that every commit before it is in the copy.
     let consistent_at = context.clock.now();
+    // A restore begins another archive before the server of the new cluster starts.
+    let current = archive::current(context, request.project.id).await?;
     if snapshot.system_id != request.archive.system_id
         || snapshot.timeline != request.archive.timeline
+        || current.is_none_or(|current| current.id != request.archive.id)
     {
         return Err(BackupError::Refused("the cluster was replaced".to_owned()));
     }

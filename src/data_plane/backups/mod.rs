@@ -306,9 +306,17 @@ impl Backups {
         Arc::clone(states.entry(project).or_default())
     }
 
-    /// Forgets what is known about the files of a project.
-    pub(crate) async fn forget(&self, project: ProjectId) {
-        self.state(project).lock().await.forget();
+    /// Exchanges the files of a project. No log is shipped meanwhile, and what is known about the
+    /// files is forgotten.
+    pub(crate) async fn exchange<T>(
+        &self,
+        project: ProjectId,
+        exchange: impl Future<Output = T>,
+    ) -> T {
+        let state = self.state(project);
+        let mut state = state.lock().await;
+        state.forget();
+        exchange.await
     }
 
     /// Ships the whole log of a project now. Returns whether everything is in the store.

@@ -118,6 +118,7 @@ pub async fn create(
 ) -> Result<RestorePoint, Error> {
     let doing = "creating a restore point";
     projects::target(context, project).await?;
+    let before = archive::current(context, project.id).await?;
     let session = context.driver.superuser_session(&project.reference).await;
     let session = session.context(doing)?;
     // The server accepts names of up to 63 bytes.
@@ -129,7 +130,11 @@ pub async fn create(
     let lsn: u64 = row.get::<_, &str>(0).parse().context(doing)?;
     let system: String = row.get::<_, &str>(1).to_owned();
     let current = archive::current(context, project.id).await?;
-    let current = current.filter(|archive| archive.system_id.to_string() == system);
+    // A restore may have replaced the cluster meanwhile.
+    let current = current.filter(|archive| {
+        archive.system_id.to_string() == system
+            && before.is_some_and(|before| before.id == archive.id)
+    });
     let Some(current) = current else {
         let text = "The write-ahead log of this project is not archived yet. Try again in a minute";
         return Err(Error::Rejected(text.into()));

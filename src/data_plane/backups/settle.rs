@@ -134,14 +134,15 @@ impl OpenRestore {
         if driver.is_restored(&name) {
             // The last commits of the earlier cluster are archived, too.
             driver.stop(project).await.context("stopping a cluster")?;
-            if !self.recovers && !self.creates() {
+            // Of an interrupted exchange, the earlier cluster is gone already.
+            if !self.recovers && !self.creates() && !driver.is_replaced(&name) {
                 let is_complete = archive_end(context, id, cluster).await;
                 self.note_replaced(context, id, is_complete).await?;
             }
             context.lease.check()?;
-            let exchanged = driver.exchange(project, &name).await;
+            let exchange = driver.exchange(project, &name);
+            let exchanged = context.backups.exchange(id, exchange).await;
             exchanged.context("exchanging a cluster")?;
-            context.backups.forget(id).await;
         }
         self.continue_archive(context, id).await?;
         Ok(true)

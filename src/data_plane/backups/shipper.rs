@@ -7,11 +7,13 @@
 use std::collections::VecDeque;
 
 use sha2::{Digest as _, Sha256};
+use tokio_postgres::Row;
 
 use super::{
     BackupError, Backups, WatchedProject,
     archive::{self, Archive, NewArchive},
     files::{ClusterFiles, FinishedSegments, Modified, WAL},
+    settle,
     store::ProjectStore,
     wal::{Lsn, ScanEnd, SegmentHeader, SegmentName, WalScanner, written_bytes},
 };
@@ -242,6 +244,9 @@ async fn open(
     let Some(control) = files.control().map_err(unreadable)? else {
         return Ok(None);
     };
+    if is_exchanged(context, project).await? {
+        return Ok(None);
+    }
     let store = archive::store_of(context, backups, project.id, &project.reference).await?;
     let known = archive::current(context, project.id).await?;
     if let Some(archive) = known
@@ -256,9 +261,6 @@ async fn open(
             tail: None,
             shipped: VecDeque::new(),
         }));
-    }
-    if is_exchanged(context, project).await? {
-        return Ok(None);
     }
     let Some((name, header)) = first_segment(files, control.system_id).map_err(unreadable)? else {
         return Ok(None);
@@ -280,15 +282,23 @@ async fn open(
     }))
 }
 
-/// Returns whether a restore of the project is about to begin the archive of its cluster.
+/// Returns whether a restore has begun to exchange the clusters, and the archive of the new
+/// one does not exist yet. The files cannot tell: two clusters that were restored from one backup
+/// can have the same system identifier and timeline.
 async fn is_exchanged(
     context: &DataPlaneContext,
     project: &WatchedProject,
 ) -> Result<bool, BackupError> {
-    let sql = "select 1 from restores
-               where project_id = $1 and finished_at is null and fork_archive_id is not null";
+    let sql = "select id from restores r
+               where project_id = $1 and finished_at is null and fork_archive_id is not null
+                 and not exists (select from archives a where a.restore_id = r.id)";
     let rows = context.db.query(sql, &[&project.id.0]).await;
-    Ok(!rows.context("reading a restore")?.is_empty())
+    let rows = rows.context("reading a restore")?;
+    let has_begun = |row: &Row| {
+        let name = settle::folder_name(&project.reference, row.get(0));
+        context.driver.is_replaced(&name)
+    };
+    Ok(rows.iter().any(has_begun))
 }
 
 /// Returns the first segment that is available: of those that the server handed over, or else the

@@ -342,6 +342,13 @@ async fn expire(
     project: ProjectId,
     store: &ProjectStore,
 ) -> Result<(), BackupError> {
+    // Copies that a process did not finish, and those without the end of their log: no other backup
+    // is being made.
+    let abandoned = "update base_backups b set status = 'FAILED', error = 'interrupted'
+                     where project_id = $1 and status = 'PENDING' and (stop_lsn is null or exists
+                         (select from archives a where a.id = b.archive_id and a.ended_at is not null))";
+    let ended = context.db.query(abandoned, &[&project.0]).await;
+    ended.context("ending backups")?;
     let options = &context.backups.options;
     let catalog = BackupCatalog::read(context, project).await?;
     let (days, count) = (options.retention_days, options.retention_count);

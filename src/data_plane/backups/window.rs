@@ -164,6 +164,14 @@ impl BackupCatalog {
         self.archives.iter().find(|archive| archive.id == id)
     }
 
+    /// Returns the base backups of an archive.
+    fn own(&self, archive: &Archive) -> impl DoubleEndedIterator<Item = &RecoverableBase> {
+        let archive = archive.id;
+        self.bases
+            .iter()
+            .filter(move |base| base.archive == archive)
+    }
+
     /// Returns the archives of which this one is the continuation, from the first to itself.
     fn ancestry(&self, archive: i64) -> Vec<&Archive> {
         let mut found: Vec<&Archive> = self.archive(archive).into_iter().collect();
@@ -187,9 +195,7 @@ impl BackupCatalog {
             // Forks of later archives can lie before that of the next one.
             let forks = ancestry[position + 1..].iter().filter_map(|it| it.fork);
             let limit = forks.map(|fork| fork.at).min().unwrap_or(Lsn(0));
-            let of_ancestor = |base: &&RecoverableBase| base.archive == ancestor.id;
-            let own = self.bases.iter().filter(of_ancestor);
-            usable.extend(own.filter(|base| base.stop <= limit));
+            usable.extend(self.own(ancestor).filter(|base| base.stop <= limit));
         }
         usable.sort_by_key(|base| base.id);
         usable
@@ -200,8 +206,7 @@ impl BackupCatalog {
         if !self.inherited(archive.id).is_empty() {
             return Some(archive.created_at);
         }
-        let own = self.bases.iter().filter(|base| base.archive == archive.id);
-        own.map(|base| base.consistent_at).min()
+        self.own(archive).map(|base| base.consistent_at).min()
     }
 
     /// Returns the windows, in their order.
@@ -294,9 +299,9 @@ impl BackupCatalog {
             Moment::Position(position) => base.stop <= position,
             Moment::Latest => true,
         };
-        let own = self.bases.iter().filter(|base| base.archive == archive.id);
+        let own = self.own(archive).filter(is_after);
         let inherited = self.inherited(archive.id).into_iter();
-        let usable: Vec<&RecoverableBase> = inherited.chain(own.filter(is_after)).collect();
+        let usable: Vec<&RecoverableBase> = inherited.chain(own).collect();
         let plan = |base: &&RecoverableBase| self.plan(base, archive.id);
         usable.iter().rev().map(plan).collect()
     }
@@ -352,8 +357,7 @@ impl BackupCatalog {
         if !self.inherited(archive.id).is_empty() {
             return Some(archive.begin);
         }
-        let own = self.bases.iter().filter(|base| base.archive == archive.id);
-        own.map(|base| base.start).min()
+        self.own(archive).map(|base| base.start).min()
     }
 }
 

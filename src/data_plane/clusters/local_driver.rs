@@ -526,8 +526,10 @@ impl LocalDriver {
         let place = place.to_owned();
         let sockets = sockets.to_owned();
         blocking(move || {
+            let moved = files::commit(&place, &target);
+            // It may end at any time, as an unfinished copy of a server that is stopping.
             if place.exists() {
-                files::commit(&place, &target)?;
+                moved?;
             }
             files::remove_tree(&sockets)
         })

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use chrono::DateTime;
+use chrono::{DateTime, Utc};
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::{
@@ -178,6 +178,56 @@ async fn log_of_a_cluster_that_an_undo_brings_back_goes_on() {
     ledger.restore(five).await;
     assert_eq!(ledger.numbers, BTreeSet::from([1, 2, 4, 5]));
     ledger.assert_reachable().await;
+}
+
+/// Two clusters that were restored from one backup have the same system identifier and timeline.
+#[tokio::test]
+async fn log_of_an_exchanged_cluster_never_reaches_the_archive_of_the_earlier_one() {
+    let mut ledger = Ledger::new().await;
+    let one = ledger.past[0].0;
+    ledger.restore(one).await;
+    ledger.write().await;
+    ledger.restore(one).await;
+    let id = id(&ledger.app, &ledger.project).await;
+    let db = ledger.app.app.db.clone();
+    let timelines = "select count(distinct (system_id, timeline)), count(*) from archives \
+                     where project_id = $1 and parent_id is not null";
+    let rows = db.query(timelines, &[&id.0]).await.unwrap();
+    assert_eq!((rows[0].get::<_, i64>(0), rows[0].get::<_, i64>(1)), (1, 2));
+    // As if the process had been killed right after the exchange.
+    let client = db.client().await.unwrap();
+    ledger.app.node.kill();
+    for sql in [
+        "delete from archives where ended_at is null",
+        "update archives set ended_at = null where id = (select max(id) from archives)",
+        "update restores set finished_at = null where id = (select max(id) from restores)",
+    ] {
+        assert_eq!(client.execute(sql, &[]).await.unwrap(), 1, "{sql}");
+    }
+    let machine = Arc::clone(&ledger.app.node.machine);
+    let options = options(BackupOptions::default());
+    ledger.app.node = ledger.app.another_in_real_time(options, machine);
+    lease::claim(&ledger.app.app).await.unwrap();
+    let shipped = "select shipped_lsn, shipped_at from archives order by id desc limit 1";
+    let shipped = async || {
+        let rows = ledger.app.app.db.query(shipped, &[]).await.unwrap();
+        (rows[0].get::<_, i64>(0), rows[0].get::<_, DateTime<Utc>>(1))
+    };
+    let before = shipped().await;
+    gantry::data_plane::backups::look(&ledger.app.app)
+        .await
+        .unwrap();
+    assert_eq!(shipped().await, before, "of another cluster");
+    // The next process continues the restore, and its log.
+    reconciler::recover_on_startup(&ledger.app.app)
+        .await
+        .unwrap();
+    let restoring = "update projects set status = 'RESTORING', generation = generation + 1";
+    ledger.app.app.db.query(restoring, &[]).await.unwrap();
+    ledger.app.node.start();
+    assert_eq!(until_restored(&ledger.app, &ledger.project).await, None);
+    let second = ledger.write().await;
+    ledger.restore(second).await;
 }
 
 /// Random writes, restores, undos, backups and kills. Every second of the past stays recoverable.
