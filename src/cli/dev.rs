@@ -19,7 +19,7 @@ use crate::{
         files::DevFiles,
         serve,
         serve::{ClusterShutdown, DatabaseEndpoints, Running},
-        service,
+        service::{self, InstallableProgram},
     },
     data_plane::{
         clusters::{Engine, Home, engines::DEFAULT_MAJOR, extensions, install::Release},
@@ -113,7 +113,7 @@ async fn provide_engine(config: &Config) -> anyhow::Result<()> {
 /// The decision which programs of services `gantry dev` installs.
 struct KitProvision {
     home: PathBuf,
-    missing: Vec<Service>,
+    missing: Vec<InstallableProgram>,
 }
 
 impl KitProvision {
@@ -126,8 +126,11 @@ impl KitProvision {
             let mut upstreams = config.upstream.iter();
             let has_upstream = upstreams.any(|upstream| upstream.service == service);
             if !has_upstream && matches!(shelf.find(service), Ok(None)) {
-                missing.push(service);
+                missing.push(InstallableProgram::Service(service));
             }
+        }
+        if matches!(shelf.find_diff(), Ok(None)) {
+            missing.push(InstallableProgram::SchemaDiff);
         }
         Self { home, missing }
     }
@@ -135,19 +138,24 @@ impl KitProvision {
     /// Installs the missing programs. Prints the reason if that fails: everything else works
     /// without them.
     async fn install(&self) {
-        for service in &self.missing {
-            let (program, purpose, verb) = match service {
-                Service::Functions => ("Deno", "Edge Functions", "are"),
-                Service::Pooler => ("PgBouncer", "connection pooler", "is"),
-                _ => ("PostgREST", "Data API", "is"),
+        for missing in &self.missing {
+            let (program, purpose, verb) = match missing {
+                InstallableProgram::SchemaDiff => {
+                    ("pg-delta", "comparison of the schemas of branches", "is")
+                }
+                InstallableProgram::Service(Service::Functions) => {
+                    ("Deno", "Edge Functions of projects", "are")
+                }
+                InstallableProgram::Service(Service::Pooler) => {
+                    ("PgBouncer", "connection pooler of projects", "is")
+                }
+                InstallableProgram::Service(_) => ("PostgREST", "Data API of projects", "is"),
             };
-            anstream::eprintln!(
-                "Installing {program} for the {purpose} of projects into the data folder …"
-            );
-            if let Err(error) = service::install(&self.home, *service).await {
+            anstream::eprintln!("Installing {program} for the {purpose} into the data folder …");
+            if let Err(error) = service::install_program(&self.home, *missing).await {
                 anstream::eprintln!(
-                    "The {purpose} of projects {verb} not available: {error:#}. \
-                     Install it later with: gantry service install {service}"
+                    "The {purpose} {verb} not available: {error:#}. \
+                     Install it later with: gantry service install {missing}"
                 );
             }
         }

@@ -119,20 +119,7 @@ impl ServiceCommand {
                 common,
             } => list(services_dir, &common),
             Self::Install { service, common } => {
-                let home = common.control.home();
-                let kit = match service {
-                    InstallableProgram::Service(service) => {
-                        InstalledProgram::of(&install(&home, service).await?)
-                    }
-                    InstallableProgram::SchemaDiff => {
-                        install(&home, Service::Functions).await?;
-                        let kits = Home::kits_of(&home);
-                        let registry = engine::registry()?;
-                        let entropy = Entropy::system();
-                        let kit = schema_diff::install(&kits, &registry, &entropy).await?;
-                        InstalledProgram::of_diff(&kit)
-                    }
-                };
+                let kit = install_program(&common.control.home(), service).await?;
                 print(&common, service, &kit, "is installed in")
             }
             Self::Verify {
@@ -170,7 +157,7 @@ impl ServiceCommand {
 }
 
 /// An installed program, for messages.
-struct InstalledProgram {
+pub(super) struct InstalledProgram {
     version: String,
     folder: String,
     program: String,
@@ -261,11 +248,26 @@ fn list(
     })
 }
 
-/// Installs the program of a service into the data folder `home`, from the registry of the npm
-/// configuration.
-pub(super) async fn install(home: &Path, service: Service) -> anyhow::Result<InstalledKit> {
+/// Installs a program into the data folder `home`, from the registry of the npm configuration. The
+/// comparison of schemas gets the runtime that executes it, too.
+pub(super) async fn install_program(
+    home: &Path,
+    program: InstallableProgram,
+) -> anyhow::Result<InstalledProgram> {
     Home::create(home)?;
-    install_into(&Home::kits_of(home), service).await
+    let kits = Home::kits_of(home);
+    match program {
+        InstallableProgram::Service(service) => {
+            let kit = install_into(&kits, service).await?;
+            Ok(InstalledProgram::of(&kit))
+        }
+        InstallableProgram::SchemaDiff => {
+            install_into(&kits, Service::Functions).await?;
+            let registry = engine::registry()?;
+            let kit = schema_diff::install(&kits, &registry, &Entropy::system()).await?;
+            Ok(InstalledProgram::of_diff(&kit))
+        }
+    }
 }
 
 /// Installs the program of a service into the folder `kits`.

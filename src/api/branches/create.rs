@@ -2,7 +2,6 @@
 //! transaction.
 
 use chrono::{DateTime, Utc};
-use secrecy::SecretString;
 use serde_json::json;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
@@ -11,6 +10,7 @@ use super::{
     BranchView, SchemaSource, duplicate,
     expiry::check_expiry,
     lifecycle::{changed, read_in},
+    password::GeneratedPassword,
     project, runs,
     runs::{NewRun, RunKind},
     space::check_space,
@@ -23,7 +23,7 @@ use crate::{
     },
     data_plane::{
         api_keys,
-        projects::{InstanceSize, Status, major, removed, verifier},
+        projects::{InstanceSize, Status, major, removed},
         services::functions::secrets::{self, NewSecret},
     },
     platform::{access::Project, audit::Recorder},
@@ -86,8 +86,8 @@ pub(super) async fn create(
     if new.is_copy() && !new.is_default {
         check_space(context, origin).await?;
     }
-    let password = SecretString::from(context.entropy.letters(40));
-    let verifier = verifier(password).await?;
+    let id = context.entropy.uuid();
+    let password = GeneratedPassword::generate(context, id).await?;
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("creating a branch")?;
     let row = lock_origin(&transaction, origin).await?;
@@ -103,11 +103,12 @@ pub(super) async fn create(
             context,
             &transaction,
             (parent, origin),
-            &new,
-            &verifier,
+            (id, &new),
+            &password,
             now,
         )
-        .await?
+        .await?;
+        id
     };
     let after = json!({"id": id, "name": new.name, "with_data": new.with_data, "persistent": new.persistent, "is_default": new.is_default});
     audit
@@ -203,11 +204,11 @@ async fn insert_branch(
     context: &ApiContext,
     transaction: &Transaction<'_>,
     (parent, origin): (&Project, &Project),
-    new: &NewBranch,
-    verifier: &str,
+    (id, new): (Uuid, &NewBranch),
+    password: &GeneratedPassword,
     now: DateTime<Utc>,
-) -> Result<Uuid, Error> {
-    let id = context.entropy.uuid();
+) -> Result<(), Error> {
+    let verifier = &password.verifier;
     let project = insert_project(context, transaction, origin, new, verifier, now).await?;
     api_keys::create_initial(context, transaction, project, now).await?;
     for sql in FOLLOWING {
@@ -220,9 +221,9 @@ async fn insert_branch(
     let expires = (!new.persistent).then(|| new.expires_at.unwrap_or(now + life));
     let source = (origin.id != parent.id).then_some(origin.id.0);
     let sql = "insert into branches (id, project_id, parent_id, name, git_branch, persistent, with_data, status, notify_url, expires_at, \
-               schema_source, source_id, drift, created_at, updated_at) \
+               schema_source, source_id, drift, sealed_password, created_at, updated_at) \
                values ($1, $2, $3, $4, $5, $6, $7, 'CREATING_PROJECT', $8, $9, $11, $12, \
-               coalesce((select o.drift from branches o where o.project_id = $13), '{}'), $10, $10)";
+               coalesce((select o.drift from branches o where o.project_id = $13), '{}'), $14, $10, $10)";
     transaction
         .execute(
             sql,
@@ -240,6 +241,7 @@ async fn insert_branch(
                 &new.schema_source.name(),
                 &source,
                 &origin.id.0,
+                &password.sealed,
             ],
         )
         .await
@@ -252,7 +254,7 @@ async fn insert_branch(
         migration_version: None,
     };
     runs::begin(transaction, &context.entropy, run, now).await?;
-    Ok(id)
+    Ok(())
 }
 
 /// Inserts the project of a branch, on the node of its origin, where the origin's files are.

@@ -3,7 +3,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{BranchRow, ledger::LedgerEntry, runner::OpenRun, runs, transfer};
+use super::{BranchRow, ledger::LedgerEntry, runner::OpenRun, runs, transfer, unapplied_drift};
 use crate::{
     api::{
         context::ApiContext,
@@ -22,6 +22,12 @@ use crate::{
 const REMOTE_SCHEMA: &str = "remote_schema";
 /// Name of the migration that makes what a parent's schema has beyond its migrations.
 const REMOTE_SCHEMA_DRIFT: &str = "remote_schema_drift";
+/// Remedy of a machine without the kit that compares schemas.
+const KIT_MISSING: &str = "the kit that compares schemas is not installed; the operator installs it with: \
+    gantry service install diff; a reset of the branch then adds them";
+/// Remedy of a difference that cannot be computed or applied.
+const COPY_INSTEAD: &str =
+    "the difference cannot be applied; set schema_source to parent and reset the branch to copy it";
 
 /// Removes the migrations that were computed for the branch, which are never applied elsewhere.
 pub(super) fn without(branch: &BranchRow, mut ledger: Vec<LedgerEntry>) -> Vec<LedgerEntry> {
@@ -32,15 +38,14 @@ pub(super) fn without(branch: &BranchRow, mut ledger: Vec<LedgerEntry>) -> Vec<L
 /// Gives a parent without migrations one that makes its whole schema, named `remote_schema`: it is
 /// recorded in the parent, and then applied to the empty branch like any other.
 ///
-/// Without the kit that compares schemas, only the log says that the schema is missing.
+/// Without the kit that compares schemas, [`apply`] tells what is missing.
 pub(super) async fn pull_schema(
     context: &ApiContext,
     run: &OpenRun,
     branch: &BranchRow,
 ) -> Result<(), Error> {
     if !schema_diff::is_installed(context).await {
-        let line = "the parent's schema is not in its migrations, and is left out; with the kit of: gantry service install diff, a reset adds it";
-        return runs::log_once(context, &run.id, line).await;
+        return Ok(());
     }
     let found = compare(context, run, branch, (&branch.project, &branch.origin)).await?;
     let Some(sql) = found.filter(|sql| !sql.is_empty()) else {
@@ -65,19 +70,22 @@ pub(super) async fn pull_schema(
 /// of the branch alone. Its version is stored first, so that no merge can apply it, even if this is
 /// interrupted.
 ///
-/// SQL that fails is left out, and the log says so.
+/// A difference that cannot be computed or applied is recorded as the branch's `unapplied_drift`.
 pub(super) async fn apply(
     context: &ApiContext,
     run: &OpenRun,
     branch: &BranchRow,
 ) -> Result<(), Error> {
     if !schema_diff::is_installed(context).await {
-        return Ok(());
+        return unapplied_drift::record(context, run, branch, KIT_MISSING).await;
     }
     let found = compare(context, run, branch, (&branch.project, &branch.origin)).await?;
-    let Some(sql) = found.filter(|sql| !sql.is_empty()) else {
-        return Ok(());
+    let Some(sql) = found else {
+        return unapplied_drift::record(context, run, branch, COPY_INSTEAD).await;
     };
+    if sql.is_empty() {
+        return Ok(());
+    }
     let version = drift_version(context.clock.now());
     let statement = "update branches set drift = array_append(drift, $2) where id = $1";
     let stored = context.db.query(statement, &[&branch.id, &version]).await;
@@ -92,17 +100,23 @@ pub(super) async fn apply(
     let database = target(context, &branch.project).await?;
     let limits = MigrationLimits::default();
     let applied = migrations::apply(&database, &context.clock, &migration, limits).await;
-    let line = match applied {
-        Ok(_) => format!(
-            "pull: the parent's schema differs from its migrations by {count} statements, applied as {version} {REMOTE_SCHEMA_DRIFT}"
-        ),
-        Err(error @ (Error::Sql(_) | Error::Invalid { .. } | Error::Rejected(_))) => format!(
-            "pull: the parent's schema differs from its migrations, and the difference cannot be applied; schema_source parent and a reset copy it: {}",
-            error.message()
-        ),
-        Err(error) => return Err(error),
-    };
-    runs::log(context, &run.id, &line).await
+    match applied {
+        Ok(_) => {
+            let line = format!(
+                "pull: the parent's schema differs from its migrations by {count} statements, applied as {version} {REMOTE_SCHEMA_DRIFT}"
+            );
+            runs::log(context, &run.id, &line).await
+        }
+        Err(error @ (Error::Sql(_) | Error::Invalid { .. } | Error::Rejected(_))) => {
+            let line = format!(
+                "pull: the parent's schema differs from its migrations by {count} statements, which fail: {}",
+                error.message()
+            );
+            runs::log(context, &run.id, &line).await?;
+            unapplied_drift::record(context, run, branch, COPY_INSTEAD).await
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns a version of 15 digits, one more than those of other migrations, so that it is never the

@@ -2,7 +2,6 @@
 //! transaction; the reconciler and the runner carry it out, also after a crash.
 
 use chrono::{DateTime, TimeDelta, Utc};
-use secrecy::SecretString;
 use serde_json::json;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
@@ -12,7 +11,9 @@ use super::{
     create::lock_origin,
     drift, duplicate,
     expiry::check_expiry,
-    find, ledger, runs,
+    find, ledger,
+    password::GeneratedPassword,
+    runs,
     runs::{NewRun, RunKind},
     select_branches,
     space::check_space,
@@ -22,10 +23,7 @@ use super::{
 use crate::{
     api::{context::ApiContext, projects},
     base::error::{Context, Error},
-    data_plane::{
-        clusters::superuser,
-        projects::{Status, verifier},
-    },
+    data_plane::{clusters::superuser, projects::Status},
     platform::{access::Project, audit::Recorder, tables::Table},
 };
 
@@ -260,7 +258,7 @@ pub(super) async fn begin_run(
         return Err(Error::Unprocessable(text.into()));
     }
     check_ledgers(context, &branch, kind, migration_version.as_deref()).await?;
-    let mut verifier = None;
+    let mut password = ResetPassword::Unchanged;
     if kind == RunKind::Reset {
         if branch.is_copy() {
             if migration_version.is_some() {
@@ -269,7 +267,7 @@ pub(super) async fn begin_run(
             }
             check_space(context, &branch.origin).await?;
         }
-        verifier = current_verifier(context, &branch).await?;
+        password = reset_password(context, &branch).await?;
     }
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("beginning a run")?;
@@ -285,7 +283,7 @@ pub(super) async fn begin_run(
     };
     let run = runs::begin(&transaction, &context.entropy, new, now).await?;
     if kind == RunKind::Reset {
-        rebuild(&transaction, &branch, verifier.as_deref(), now).await?;
+        rebuild(&transaction, &branch, &password, now).await?;
     }
     let after = json!({"run": run, "kind": kind.name(), "branch": branch.name, "migration_version": migration_version});
     audit
@@ -336,14 +334,38 @@ async fn check_ledgers(
     }
 }
 
-/// Returns the verifier of the password of `postgres`, which a reset keeps. `None` if the branch
-/// could not be created yet: its row has the verifier.
-async fn current_verifier(
-    context: &ApiContext,
-    branch: &BranchRow,
-) -> Result<Option<String>, Error> {
+/// The password of `postgres` in the new cluster of a branch that is reset.
+enum ResetPassword {
+    /// The branch could not be created yet: its row has the verifier.
+    Unchanged,
+    /// The password of the present cluster, by its verifier.
+    Kept(String),
+    /// A new one, because the present cluster has none.
+    New(GeneratedPassword),
+}
+
+impl ResetPassword {
+    fn verifier(&self) -> Option<&str> {
+        match self {
+            Self::Unchanged => None,
+            Self::Kept(verifier) => Some(verifier),
+            Self::New(password) => Some(&password.verifier),
+        }
+    }
+
+    /// Returns the sealed password to store, if it is another one than before.
+    fn sealed(&self) -> Option<&[u8]> {
+        match self {
+            Self::Unchanged | Self::Kept(_) => None,
+            Self::New(password) => Some(&password.sealed),
+        }
+    }
+}
+
+/// Returns the password that the branch has after a reset.
+async fn reset_password(context: &ApiContext, branch: &BranchRow) -> Result<ResetPassword, Error> {
     if branch.project_status == Status::InitFailed {
-        return Ok(None);
+        return Ok(ResetPassword::Unchanged);
     }
     crate::data_plane::projects::target(context, &branch.project).await?;
     let admin = context
@@ -356,10 +378,10 @@ async fn current_verifier(
         .await
         .context("reading a password's verifier")?;
     match row {
-        Some(row) => Ok(Some(row.get(0))),
-        None => verifier(SecretString::from(context.entropy.letters(40)))
+        Some(row) => Ok(ResetPassword::Kept(row.get(0))),
+        None => GeneratedPassword::generate(context, branch.id)
             .await
-            .map(Some),
+            .map(ResetPassword::New),
     }
 }
 
@@ -368,7 +390,7 @@ async fn current_verifier(
 async fn rebuild(
     transaction: &Transaction<'_>,
     branch: &BranchRow,
-    verifier: Option<&str>,
+    password: &ResetPassword,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "update projects set rebuild = true, status = 'COMING_UP', generation = generation + 1, attempts = 0, not_before = $3, \
@@ -381,7 +403,7 @@ async fn rebuild(
             sql,
             &[
                 &branch.project.id.0,
-                &verifier,
+                &password.verifier(),
                 &now,
                 &branch.is_copy(),
                 &branch.origin.id.0,
@@ -398,11 +420,18 @@ async fn rebuild(
                fork = case when $3 then fork else '{}' end, \
                drift = case when $3 then drift else coalesce( \
                    (select o.drift from branches o where o.project_id = $4), '{}') end, \
-               copy_report = case when $3 then copy_report end where id = $1";
+               copy_report = case when $3 then copy_report end, \
+               unapplied_drift = null, sealed_password = coalesce($5, sealed_password) where id = $1";
     transaction
         .execute(
             sql,
-            &[&branch.id, &now, &branch.is_copy(), &branch.origin.id.0],
+            &[
+                &branch.id,
+                &now,
+                &branch.is_copy(),
+                &branch.origin.id.0,
+                &password.sealed(),
+            ],
         )
         .await
         .context("resetting a branch")

@@ -18,6 +18,7 @@ mod notify;
 pub mod operations;
 pub mod operator;
 mod options;
+mod password;
 mod rehearsal;
 pub mod restore_points;
 mod run_outcome;
@@ -27,18 +28,19 @@ mod space;
 mod target;
 mod text;
 mod transfer;
+mod unapplied_drift;
 pub mod v2;
 mod view;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 pub(in crate::api) use self::create::FOLLOWING;
 pub use self::options::BranchOptions;
-use self::{target::BranchTarget, view::BranchView};
+use self::{target::BranchTarget, unapplied_drift::UnappliedDrift, view::BranchView};
 use crate::{
     api::context::ApiContext,
     base::{
@@ -147,6 +149,7 @@ struct BranchRow {
     fork: Vec<String>,
     /// Versions that were computed from the parent's schema.
     drift: Vec<String>,
+    unapplied_drift: Option<UnappliedDrift>,
     copy_phase: Option<CopyPhase>,
     copy_report: Option<CopyReport>,
     review_requested_at: Option<DateTime<Utc>>,
@@ -168,7 +171,7 @@ macro_rules! select_branches {
              b.created_at, b.updated_at, c.status, b.expires_at, \
              coalesce(o.id, p.id), coalesce(o.ref, p.ref), p.organization_id, \
              b.schema_source, b.drift, b.copy_phase, b.copy_report, \
-             greatest(c.used_at, c.settled_at, c.created_at) \
+             greatest(c.used_at, c.settled_at, c.created_at), b.unapplied_drift \
              from branches b join projects c on c.id = \
              b.project_id \
              join projects p on p.id = b.parent_id \
@@ -205,11 +208,9 @@ impl BranchRow {
             copy_phase: row
                 .get::<_, Option<&str>>(26)
                 .and_then(CopyPhase::from_name),
-            // A report of an older version may lack fields.
-            copy_report: row
-                .get::<_, Option<serde_json::Value>>(27)
-                .and_then(|report| serde_json::from_value(report).ok()),
+            copy_report: document(row, 27),
             used_at: row.get(28),
+            unapplied_drift: document(row, 29),
         })
     }
 
@@ -223,6 +224,12 @@ impl BranchRow {
         let life: TimeDelta = context.api_settings.branches.unused_life?;
         (!self.persistent).then(|| self.used_at + life)
     }
+}
+
+/// Reads a document from a column. `None` if it was written by a version with other fields.
+fn document<T: DeserializeOwned>(row: &Row, at: usize) -> Option<T> {
+    let document: Option<serde_json::Value> = row.get(at);
+    document.and_then(|document| serde_json::from_value(document).ok())
 }
 
 /// Returns the error of a name or a Git branch that another branch has.

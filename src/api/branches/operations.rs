@@ -12,7 +12,7 @@ use super::{
     create::{self, NewBranch},
     find, lifecycle,
     lifecycle::BranchPatch,
-    list,
+    list, password,
     runs::RunKind,
     target::{BranchName, BranchTarget},
 };
@@ -282,8 +282,7 @@ static JWT_SECRET: Access = needs(
     S::RestRead,
 );
 
-/// A branch's project and its database. Passwords are not stored: clients show them as hidden. No
-/// `Debug`, because it contains a secret.
+/// A branch's project and its database. No `Debug`, because it contains secrets.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "BranchDetailResponse")]
 struct BranchConfig {
@@ -298,6 +297,9 @@ struct BranchConfig {
     /// Role of the owner of the database, if the caller may change the branch.
     #[serde(skip_serializing_if = "Option::is_none")]
     db_user: Option<&'static str>,
+    /// Generated password of that role. Absent after the owner set another one: that is not stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    db_pass: Option<String>,
     /// The secret that signs legacy keys, if the caller may also read that of a project.
     #[serde(skip_serializing_if = "Option::is_none")]
     jwt_secret: Option<String>,
@@ -323,6 +325,11 @@ async fn config(
     } else {
         None
     };
+    let db_pass = if can_log_in {
+        password::open(&context, &branch).await?
+    } else {
+        None
+    };
     Ok(Json(BranchConfig {
         reference: branch.project.reference.to_string(),
         postgres_version: detail.version,
@@ -332,6 +339,7 @@ async fn config(
         db_host: detail.host,
         db_port: 5432,
         db_user: can_log_in.then_some(OWNER),
+        db_pass: db_pass.map(|password| password.expose_secret().to_owned()),
         jwt_secret,
     }))
 }

@@ -10,6 +10,7 @@ use super::{
     run_outcome::{complete, exited, failed, set_status},
     runner::{OpenRun, RunState},
     runs::{self, RunKind, RunStep, StepStatus},
+    unapplied_drift,
 };
 use crate::{
     api::{
@@ -78,6 +79,9 @@ pub(super) async fn transfer(
     }
     if run.kind.is_creation() && run.last.is_none() {
         drift::apply(context, run, branch).await?;
+    }
+    if run.kind == RunKind::Push {
+        unapplied_drift::refresh(context, run, branch).await?;
     }
     let fork = creation_run::fork(context, branch).await?;
     complete(context, run, branch, fork).await

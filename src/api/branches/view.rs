@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{BranchRow, BranchStatus, SchemaSource};
+use super::{BranchRow, BranchStatus, SchemaSource, UnappliedDrift};
 use crate::{
     api::{context::ApiContext, projects::timestamp},
     base::ids::ProjectRef,
@@ -62,6 +62,10 @@ pub(super) struct BranchView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-gantry" = true))]
     copy: Option<CopyView>,
+    /// Objects of the original that are not in its migrations, and that the branch lacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-gantry" = true))]
+    unapplied_drift: Option<UnappliedDrift>,
     /// Status of the project that the branch is.
     #[serde(skip_serializing_if = "Option::is_none")]
     preview_project_status: Option<Status>,
@@ -139,6 +143,7 @@ impl BranchRow {
             schema_source: (is_branch && !self.with_data).then_some(self.schema_source),
             egress: is_branch.then_some(egress),
             copy: self.copy_report.map(CopyView::from),
+            unapplied_drift: self.unapplied_drift,
             id: self.id,
             name: self.name,
             project_ref: self.project.reference,

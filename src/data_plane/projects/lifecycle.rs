@@ -163,6 +163,10 @@ async fn record_password(
         .query_one(sql, &[&project.id.0, &verifier, &now])
         .await
         .context("changing a password")?;
+    // The generated password of a branch is no longer valid.
+    let sql = "update branches set sealed_password = null where project_id = $1";
+    let forgotten = transaction.execute(sql, &[&project.id.0]).await;
+    forgotten.context("changing a password")?;
     audit.write_in(&transaction, 200, (None, None), now).await?;
     transaction.commit().await.context("changing a password")?;
     context.reconciler.wake();

@@ -324,17 +324,34 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
 }
 
 #[tokio::test]
-async fn parent_without_migrations_is_told_in_the_log() {
+async fn schema_that_a_branch_lacks_without_the_kit_is_told_until_a_push_brings_it() {
     let app = TestApp::running().await;
     let parent = app.real_project().await.to_string();
-    sql(&app, &parent, "create table public.notes (id int)")
-        .await
-        .expect(201);
+    let base = "create table public.notes (id int); create function public.one() returns int language sql return 1";
+    migrate(&app, &parent, "base", base).await;
+    let same = reference(&branch(&app, &parent, &json!({"branch_name": "a"})).await);
+    until_finished(&app).await;
+    assert_eq!(seen(&app, &same).await.get("unapplied_drift"), None);
+
+    let unrecorded = "create table public.loose (id int primary key); alter table public.notes add column extra text; \
+        create or replace function public.one() returns int language sql return 2";
+    sql(&app, &parent, unrecorded).await.expect(201);
     let own = reference(&branch(&app, &parent, &json!({"branch_name": "b"})).await);
     until_finished(&app).await;
-    sql(&app, &own, "select from public.notes")
-        .await
-        .expect(400);
+    let drift = &seen(&app, &own).await["unapplied_drift"];
+    assert_eq!(
+        (&drift["objects"], &drift["count"]),
+        (
+            &json!([
+                "function public.one() (differs)",
+                "table public.loose",
+                "column extra of public.notes"
+            ]),
+            &json!(3)
+        )
+    );
+    let message = drift["message"].as_str().unwrap();
+    assert!(message.contains("gantry service install diff"), "{message}");
     let runs = get(&app, &format!("/v1/projects/{own}/actions"))
         .await
         .expect(200)
@@ -344,5 +361,19 @@ async fn parent_without_migrations_is_told_in_the_log() {
         runs[0]["id"].as_str().unwrap()
     );
     let log = get(&app, &path).await.expect(200).text().to_owned();
-    assert!(log.contains("gantry service install diff"), "{log}");
+    assert!(
+        log.contains("unapplied_drift: 3 objects") && log.contains(message),
+        "{log}"
+    );
+
+    // A migration that records the change later.
+    let recorded = "create table if not exists public.loose (id int primary key); \
+        alter table public.notes add column if not exists extra text; \
+        create or replace function public.one() returns int language sql return 2";
+    migrate(&app, &parent, "recorded", recorded).await;
+    post(&app, &format!("/v1/branches/{own}/push"), &json!({}))
+        .await
+        .expect(201);
+    until_finished(&app).await;
+    assert_eq!(seen(&app, &own).await.get("unapplied_drift"), None);
 }

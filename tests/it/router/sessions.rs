@@ -5,11 +5,12 @@ use std::{pin::pin, process::Command};
 use bytes::Bytes;
 use futures_util::{SinkExt, TryStreamExt, future::join_all};
 use gantry::data_plane::clusters::Engine;
+use serde_json::json;
 use tokio::time::timeout;
 use tokio_postgres::{CancelToken, NoTls, error::SqlState};
 
 use super::{PASSWORD, Way, config, connect, notification, number, refusal};
-use crate::support::machine::PATIENCE;
+use crate::{branches::until_finished, support::machine::PATIENCE};
 
 #[tokio::test]
 async fn session_starts_under_each_project_name() {
@@ -115,6 +116,48 @@ async fn password_of_another_project_is_rejected() {
     assert_eq!(refusal(&there).await.0, SqlState::INVALID_PASSWORD);
     there.password("third");
     connect(&there).await.unwrap();
+}
+
+#[tokio::test]
+async fn generated_password_of_a_branch_logs_in_until_its_owner_sets_another() {
+    let way = Way::new().await;
+    let app = &way.app;
+    for with_data in [false, true] {
+        let path = format!("/v1/projects/{}/branches", way.project);
+        let body = json!({"branch_name": format!("data-{with_data}"), "with_data": with_data});
+        let made = app.post(&path).as_(&app.owner).json(&body).send().await;
+        let branch = made.expect(201).json()["project_ref"].clone();
+        let branch = branch.as_str().unwrap();
+        until_finished(app).await;
+        let path = format!("/v1/branches/{branch}");
+        let read = async || {
+            app.get(&path)
+                .as_(&app.owner)
+                .send()
+                .await
+                .expect(200)
+                .json()
+        };
+        let shown = read().await;
+        let generated = shown["db_pass"].as_str().unwrap().to_owned();
+        let mut login = config(way.address, &format!("postgres.{branch}"));
+        login.password(&generated);
+        connect(&login).await.unwrap();
+
+        let reset = app.post(&format!("{path}/reset")).as_(&app.owner);
+        reset.json(&json!({})).send().await.expect(201);
+        until_finished(app).await;
+        assert_eq!(read().await["db_pass"], generated);
+        connect(&login).await.unwrap();
+
+        let change = app.patch(&format!("/v1/projects/{branch}/database/password"));
+        let body = json!({"password": "my own"});
+        change.as_(&app.owner).json(&body).send().await.expect(200);
+        assert_eq!(read().await.get("db_pass"), None);
+        assert_eq!(refusal(&login).await.0, SqlState::INVALID_PASSWORD);
+        login.password("my own");
+        connect(&login).await.unwrap();
+    }
 }
 
 #[tokio::test]
