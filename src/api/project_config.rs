@@ -211,7 +211,7 @@ async fn pooler_section(context: &ApiContext, project: &Project) -> Result<Poole
         ignore_startup_parameters: PoolerConfig::IGNORED_PARAMETERS,
         server_idle_timeout: PoolerConfig::SERVER_IDLE_SECS,
         server_lifetime: PoolerConfig::SERVER_LIFETIME_SECS,
-        query_wait_timeout: PoolerConfig::QUERY_WAIT_SECS,
+        query_wait_timeout: config.query_wait_timeout,
         reserve_pool_size: 0,
         default_pool_size: config.default_pool_size,
         max_client_conn: config.max_client_conn,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     api::context::ApiContext,
@@ -14,7 +14,7 @@ use crate::{
         postgres_proxy::PublishedAddress,
         projects,
         service_proxy::upstreams::Service,
-        service_settings::{DEFAULT_POOL_SIZE, POOL_MODE},
+        service_settings::{DEFAULT_POOL_SIZE, MAX_CLIENT_CONN, POOL_MODE, QUERY_WAIT_TIMEOUT},
         services::{
             environment,
             pooler::{self, PoolMode, PoolerConfig},
@@ -78,6 +78,7 @@ struct ClientSessions {
     pool_mode: PoolMode,
     default_pool_size: Option<u32>,
     max_client_conn: u32,
+    query_wait_timeout: Option<u32>,
 }
 
 impl ClientSessions {
@@ -98,6 +99,7 @@ impl ClientSessions {
                 pool_mode: config.pool_mode,
                 default_pool_size: Some(config.default_pool_size),
                 max_client_conn: config.max_client_conn,
+                query_wait_timeout: Some(config.query_wait_timeout),
             });
         }
         let budget = database_access::connections(context, project.id).await?;
@@ -106,6 +108,7 @@ impl ClientSessions {
             pool_mode: PoolMode::Session,
             default_pool_size: None,
             max_client_conn: budget.direct,
+            query_wait_timeout: None,
         })
     }
 }
@@ -167,6 +170,58 @@ struct UpdatePoolerRequest {
     #[schemars(with = "Option<u32>", range(min = 0, max = 3000))]
     default_pool_size: Option<Option<u32>>,
     pool_mode: Option<PoolMode>,
+    /// `null`: the clients of the compute size.
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<u32>", range(min = 1, max = 3000), extend("x-gantry" = true))]
+    max_client_conn: Option<Option<u32>>,
+    /// Seconds that a client waits for a server connection. `null`: 120.
+    #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<u32>", range(min = 1, max = 120), extend("x-gantry" = true))]
+    query_wait_timeout: Option<Option<u32>>,
+}
+
+impl UpdatePoolerRequest {
+    /// Returns the settings to change, by name.
+    fn change(&self) -> Map<String, Value> {
+        let mode = self.pool_mode.map(|mode| (POOL_MODE, json!(mode)));
+        let numbers = [
+            (DEFAULT_POOL_SIZE, self.default_pool_size),
+            (MAX_CLIENT_CONN, self.max_client_conn),
+            (QUERY_WAIT_TIMEOUT, self.query_wait_timeout),
+        ];
+        let numbers = numbers
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, json!(value?))));
+        let changed = mode.into_iter().chain(numbers);
+        changed
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
+    /// Rejects numbers that the compute size of the project has no room for.
+    fn check_room(&self, config: &PoolerConfig) -> Result<(), Error> {
+        let bounds = [
+            (
+                DEFAULT_POOL_SIZE,
+                self.default_pool_size,
+                config.pool_max,
+                "server connections",
+            ),
+            (
+                MAX_CLIENT_CONN,
+                self.max_client_conn,
+                config.client_max,
+                "clients of the pooler",
+            ),
+        ];
+        for (name, value, max, noun) in bounds {
+            if value.flatten().is_some_and(|value| value > max) {
+                let problem = format!("the compute size of the project has room for {max} {noun}");
+                return Err(Error::invalid(name, problem));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Distinguishes `null` from an absent value.
@@ -180,12 +235,18 @@ fn given<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<u32>>, D::
 struct UpdatePoolerResponse {
     default_pool_size: Option<u32>,
     pool_mode: PoolMode,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-gantry" = true))]
+    max_client_conn: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-gantry" = true))]
+    query_wait_timeout: Option<u32>,
 }
 
 /// Changes the settings of the pooler. A running one has them when this returns.
 ///
-/// Errors: [`Error::Invalid`] without a kit, unless the settings are those in effect, and for a
-/// pool that the compute size has no room for.
+/// Errors: [`Error::Invalid`] without a kit, unless the settings are those in effect, and for
+/// numbers that the compute size has no room for.
 async fn update(
     project: Project,
     context: ApiContext,
@@ -196,30 +257,16 @@ async fn update(
     if !pooler::is_installed(&context) {
         return unpooled(&request).map(Json);
     }
-    let mut change = Map::new();
-    if let Some(mode) = request.pool_mode {
-        change.insert(POOL_MODE.to_owned(), json!(mode));
-    }
-    if let Some(size) = &request.default_pool_size {
-        change.insert(DEFAULT_POOL_SIZE.to_owned(), json!(size));
-    }
     let before = pooler::config(&context, project.id).await?;
-    if let Some(Some(size)) = request.default_pool_size
-        && size > before.pool_max
-    {
-        return Err(Error::invalid(
-            DEFAULT_POOL_SIZE,
-            format!(
-                "the compute size of the project has room for {} server connections",
-                before.pool_max
-            ),
-        ));
-    }
+    request.check_room(&before)?;
+    let change = request.change();
     environment::update(&context, &project, Service::Pooler, &change, &audit).await?;
     let after = pooler::config(&context, project.id).await?;
     Ok(Json(UpdatePoolerResponse {
         default_pool_size: Some(after.default_pool_size),
         pool_mode: after.pool_mode,
+        max_client_conn: Some(after.max_client_conn),
+        query_wait_timeout: Some(after.query_wait_timeout),
     }))
 }
 
@@ -230,12 +277,20 @@ fn unpooled(request: &UpdatePoolerRequest) -> Result<UpdatePoolerResponse, Error
     if request.pool_mode == Some(PoolMode::Transaction) {
         return Err(Error::invalid(POOL_MODE, MISSING));
     }
-    if request.default_pool_size.flatten().is_some() {
-        return Err(Error::invalid(DEFAULT_POOL_SIZE, MISSING));
+    for (name, value) in [
+        (DEFAULT_POOL_SIZE, request.default_pool_size),
+        (MAX_CLIENT_CONN, request.max_client_conn),
+        (QUERY_WAIT_TIMEOUT, request.query_wait_timeout),
+    ] {
+        if value.flatten().is_some() {
+            return Err(Error::invalid(name, MISSING));
+        }
     }
     Ok(UpdatePoolerResponse {
         default_pool_size: None,
         pool_mode: PoolMode::Session,
+        max_client_conn: None,
+        query_wait_timeout: None,
     })
 }
 
@@ -262,6 +317,8 @@ struct PgBouncerConfig {
     /// Startup parameters that have no effect. All others are passed on, or rejected.
     ignore_startup_parameters: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    query_wait_timeout: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     connection_string: Option<String>,
 }
 
@@ -276,6 +333,7 @@ async fn get_pgbouncer(
         pool_mode: sessions.pool_mode,
         max_client_conn: sessions.max_client_conn,
         default_pool_size: sessions.default_pool_size,
+        query_wait_timeout: sessions.query_wait_timeout,
         ignore_startup_parameters: if sessions.default_pool_size.is_some() {
             PoolerConfig::IGNORED_PARAMETERS
         } else {

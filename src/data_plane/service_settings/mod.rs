@@ -23,7 +23,7 @@ use tokio_postgres::{Row, Transaction};
 pub(in crate::data_plane) use self::paths::nest;
 pub use self::{
     auth::AUTH,
-    pooler::{DEFAULT_POOL_SIZE, POOL_MODE, POOLER},
+    pooler::{DEFAULT_POOL_SIZE, MAX_CLIENT_CONN, POOL_MODE, POOLER, QUERY_WAIT_TIMEOUT},
     realtime::REALTIME,
     storage::STORAGE,
 };

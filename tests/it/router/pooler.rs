@@ -263,7 +263,7 @@ async fn killed_pooler_is_replaced_by_the_next_connection() {
 async fn announced_settings_are_those_of_the_running_pooler() {
     let pooled = PooledProject::new().await;
     let _client = pooled.connect().await;
-    let compare = async |mode: &str, size: u64| {
+    let compare = async |mode: &str, [size, clients, wait]: [u64; 3]| {
         let view = &pooled.get("/config/database/pooler").await[0];
         let bouncer = pooled.get("/config/database/pgbouncer").await;
         let section = pooled
@@ -289,10 +289,12 @@ async fn announced_settings_are_those_of_the_running_pooler() {
             ("max_client_conn", &view["max_client_conn"]),
             ("max_client_conn", &bouncer["max_client_conn"]),
             ("max_client_conn", &section["max_client_conn"]),
-            ("max_client_conn", &json!(200)),
+            ("max_client_conn", &json!(clients)),
             ("server_idle_timeout", &section["server_idle_timeout"]),
             ("server_lifetime", &section["server_lifetime"]),
             ("query_wait_timeout", &section["query_wait_timeout"]),
+            ("query_wait_timeout", &bouncer["query_wait_timeout"]),
+            ("query_wait_timeout", &json!(wait)),
             ("reserve_pool_size", &section["reserve_pool_size"]),
         ] {
             assert_eq!(&json!(number(name)), announced, "{name}");
@@ -300,7 +302,7 @@ async fn announced_settings_are_those_of_the_running_pooler() {
         let ignored = &reported["ignore_startup_parameters"];
         assert_eq!(&json!(ignored), &bouncer["ignore_startup_parameters"]);
     };
-    compare("transaction", 15).await;
+    compare("transaction", [15, 200, 120]).await;
     let view = &pooled.get("/config/database/pooler").await[0];
     assert_eq!(view["db_port"], 6543);
     let addons = pooled.get("/billing/addons").await;
@@ -317,21 +319,28 @@ async fn announced_settings_are_those_of_the_running_pooler() {
     };
     let pid = pooled.pid().await;
     change(json!({"default_pool_size": 5}), 200).await;
-    compare("transaction", 5).await;
+    compare("transaction", [5, 200, 120]).await;
+    let limits = json!({"max_client_conn": 40, "query_wait_timeout": 7});
+    let changed = change(limits, 200).await;
+    assert_eq!(
+        (&changed["max_client_conn"], &changed["query_wait_timeout"]),
+        (&json!(40), &json!(7))
+    );
     change(json!({"pool_mode": "session"}), 200).await;
-    compare("session", 5).await;
+    compare("session", [5, 40, 7]).await;
     change(
-        json!({"default_pool_size": null, "pool_mode": "transaction"}),
+        json!({"default_pool_size": null, "pool_mode": "transaction", "max_client_conn": null, "query_wait_timeout": null}),
         200,
     )
     .await;
-    compare("transaction", 15).await;
+    compare("transaction", [15, 200, 120]).await;
     assert_eq!(pooled.pid().await, pid, "changed without another process");
-    let refused = change(json!({"default_pool_size": 16}), 400).await;
-    assert!(
-        refused["message"].as_str().unwrap().contains("room for 15"),
-        "{refused}"
-    );
+    for (name, max) in [("default_pool_size", 15), ("max_client_conn", 200)] {
+        let refused = change(json!({name: max + 1}), 400).await;
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains(&format!("room for {max}")), "{refused}");
+    }
+    change(json!({"query_wait_timeout": 121}), 400).await;
 
     let health = pooled.get("/health?services=pooler").await;
     assert_eq!(health[0]["status"], "ACTIVE_HEALTHY", "{health}");

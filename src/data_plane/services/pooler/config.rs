@@ -13,7 +13,9 @@ use crate::{
         context::DataPlaneContext,
         database_access,
         projects::sizes::ConnectionBudget,
-        service_settings::{self, DEFAULT_POOL_SIZE, POOL_MODE, POOLER},
+        service_settings::{
+            self, DEFAULT_POOL_SIZE, MAX_CLIENT_CONN, POOL_MODE, POOLER, QUERY_WAIT_TIMEOUT,
+        },
         services::folder::StartedKit,
     },
 };
@@ -62,6 +64,10 @@ pub struct PoolerConfig {
     pub pool_max: u32,
     /// Clients.
     pub max_client_conn: u32,
+    /// Largest value of `max_client_conn`.
+    pub client_max: u32,
+    /// Longest time that a client waits for a server connection, in seconds.
+    pub query_wait_timeout: u32,
     /// Number of the last change of the settings.
     pub(super) generation: i64,
 }
@@ -69,8 +75,6 @@ pub struct PoolerConfig {
 impl PoolerConfig {
     /// Startup parameters of clients that are ignored.
     pub const IGNORED_PARAMETERS: &str = IGNORED_PARAMETERS;
-    /// Longest time that a client waits for a server connection, in seconds.
-    pub const QUERY_WAIT_SECS: u32 = ConnectionBudget::QUERY_WAIT_SECS;
     /// Seconds until a server connection without use is closed.
     pub const SERVER_IDLE_SECS: u32 = SERVER_IDLE_SECS;
     /// Seconds until a server connection is replaced.
@@ -83,7 +87,7 @@ impl PoolerConfig {
             ("default_pool_size", self.default_pool_size.to_string()),
             ("max_db_connections", self.pool_max.to_string()),
             ("max_client_conn", self.max_client_conn.to_string()),
-            ("query_wait_timeout", Self::QUERY_WAIT_SECS.to_string()),
+            ("query_wait_timeout", self.query_wait_timeout.to_string()),
             ("server_idle_timeout", SERVER_IDLE_SECS.to_string()),
             ("server_lifetime", SERVER_LIFETIME_SECS.to_string()),
             ("server_login_retry", SERVER_RETRY_SECS.to_string()),
@@ -145,8 +149,12 @@ impl PoolerConfig {
 pub async fn config(context: &DataPlaneContext, project: ProjectId) -> Result<PoolerConfig, Error> {
     let settings = service_settings::read(context, project, &POOLER).await?;
     let budget = database_access::connections(context, project).await?;
-    let pool = settings.value(DEFAULT_POOL_SIZE).as_u64();
-    let pool = pool.and_then(|size| u32::try_from(size).ok());
+    let number = |name: &str| {
+        let value = settings.value(name).as_u64();
+        value.and_then(|value| u32::try_from(value).ok())
+    };
+    let pool = number(DEFAULT_POOL_SIZE);
+    let clients = number(MAX_CLIENT_CONN);
     Ok(PoolerConfig {
         pool_mode: match settings.value(POOL_MODE).as_str() {
             Some("session") => PoolMode::Session,
@@ -154,7 +162,9 @@ pub async fn config(context: &DataPlaneContext, project: ProjectId) -> Result<Po
         },
         default_pool_size: pool.map_or(budget.pool, |size| size.min(budget.pool)),
         pool_max: budget.pool,
-        max_client_conn: budget.pooled,
+        max_client_conn: clients.map_or(budget.pooled, |count| count.min(budget.pooled)),
+        client_max: budget.pooled,
+        query_wait_timeout: number(QUERY_WAIT_TIMEOUT).unwrap_or(ConnectionBudget::QUERY_WAIT_SECS),
         generation: settings.generation(),
     })
 }
@@ -170,6 +180,8 @@ mod tests {
             default_pool_size: 15,
             pool_max: 15,
             max_client_conn: 200,
+            client_max: 200,
+            query_wait_timeout: 120,
             generation: 1,
         };
         let text = config.file(Path::new("/run/x"), Path::new("/run/x.pooler/i"));
