@@ -29,16 +29,39 @@ async fn to(app: &TestApp, id: &Value, state: &str, status: u16) -> Value {
     send(app, "PATCH", &path, Some(json!({"status": state})), status).await
 }
 
+/// Returns the initial keys of a project: that in use, and the legacy one.
+async fn initial(app: &TestApp) -> (Value, Value) {
+    let listed = send(app, "GET", KEYS, None, 200).await;
+    let of = |state: &str| {
+        let keys = listed["keys"].as_array().unwrap();
+        let found: Vec<&Value> = keys.iter().filter(|key| key["status"] == state).collect();
+        assert_eq!((keys.len(), found.len()), (2, 1), "{listed}");
+        found[0].clone()
+    };
+    (of("in_use"), of("previously_used"))
+}
+
+#[tokio::test]
+async fn new_project_has_a_key_in_use_and_the_legacy_one() {
+    let app = TestApp::new().await;
+    let (in_use, legacy) = initial(&app).await;
+    assert_eq!(in_use["algorithm"], "ES256");
+    assert_eq!(in_use["public_jwk"]["kid"], in_use["id"]);
+    assert_eq!(in_use["public_jwk"].get("d"), None);
+    assert_eq!(
+        (&legacy["algorithm"], &legacy["public_jwk"]),
+        (&json!("HS256"), &Value::Null)
+    );
+    let path = format!("{KEYS}/legacy");
+    assert_eq!(send(&app, "GET", &path, None, 200).await, legacy);
+    send(&app, "POST", &path, None, 400).await;
+}
+
 #[tokio::test]
 async fn keys_are_rotated_revoked_and_deleted_in_the_contracts_order() {
     let app = TestApp::new().await;
-    let empty = send(&app, "GET", KEYS, None, 200).await;
-    assert_eq!(empty, json!({"keys": []}));
-    let first = json!({"algorithm": "ES256", "status": "in_use"});
-    let first = send(&app, "POST", KEYS, Some(first.clone()), 201).await;
+    let (first, _) = initial(&app).await;
     let first_id = &first["id"];
-    assert_eq!(first["public_jwk"]["kid"], *first_id);
-    assert_eq!(first["public_jwk"].get("d"), None);
     for body in [
         json!({"algorithm": "ES256", "status": "in_use"}),
         json!({"algorithm": "EdDSA"}),
@@ -111,8 +134,11 @@ async fn imported_key_keeps_its_id_and_its_private_part_is_sealed() {
 }
 
 #[tokio::test]
-async fn legacy_secret_becomes_a_key_and_is_revoked_after_its_api_keys() {
+async fn legacy_secret_of_an_older_project_becomes_a_key_and_is_revoked_after_its_api_keys() {
     let app = TestApp::new().await;
+    initial(&app).await;
+    let removed = app.app.db.query("delete from signing_keys", &[]).await;
+    removed.unwrap();
     let legacy = format!("{KEYS}/legacy");
     send(&app, "GET", &legacy, None, 404).await;
     let key = send(&app, "POST", &legacy, None, 201).await;
@@ -141,11 +167,9 @@ async fn legacy_secret_becomes_a_key_and_is_revoked_after_its_api_keys() {
 #[tokio::test]
 async fn of_concurrent_rotations_one_key_remains_in_use() {
     let app = TestApp::new().await;
-    let create = async |state: &str| {
-        let body = json!({"algorithm": "ES256", "status": state});
-        send(&app, "POST", KEYS, Some(body), 201).await["id"].clone()
-    };
-    let (one, other) = (create("in_use").await, create("standby").await);
+    let one = initial(&app).await.0["id"].clone();
+    let body = json!({"algorithm": "ES256"});
+    let other = send(&app, "POST", KEYS, Some(body), 201).await["id"].clone();
     let rotations = (0..6).map(|_| {
         let path = app.at(&format!("{KEYS}/{}", other.as_str().unwrap()));
         let call = app.request("PATCH", &path).as_(&app.owner);

@@ -328,18 +328,17 @@ pub async fn enable_legacy(
     notifications::settle(&context.db).await
 }
 
-/// Creates a project's key ring and initial keys, unless they exist.
+/// Creates a project's key ring, and its initial API keys and signing keys, unless they exist.
 pub async fn create_initial(
     context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     project: ProjectId,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
-    let sealed = context.settings.sealing.seal(
-        &context.entropy,
-        &jwt_secret_seal_context(project),
-        &format::mint_jwt_secret(&context.entropy),
-    )?;
+    let jwt_secret = format::mint_jwt_secret(&context.entropy);
+    let place = jwt_secret_seal_context(project);
+    let sealing = &context.settings.sealing;
+    let sealed = sealing.seal(&context.entropy, &place, &jwt_secret)?;
     let sql = "insert into key_rings (project_id, jwt_secret, created_at) values ($1, $2, $3) on conflict do nothing";
     if transaction
         .execute(sql, &[&project.0, &sealed, &now])
@@ -368,7 +367,7 @@ pub async fn create_initial(
         )
         .await?;
     }
-    Ok(())
+    rotation::insert_initial(context, transaction, project, &jwt_secret).await
 }
 
 /// Reads the project's key ring. Creates one for a project that predates API keys.

@@ -6,6 +6,7 @@
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
+use secrecy::SecretString;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
@@ -117,8 +118,7 @@ pub async fn signing_key(
     view(rows.first().ok_or(Error::NotFound)?)
 }
 
-/// Returns the signing key with the secret of legacy API keys, once the project has moved to
-/// signing keys.
+/// Returns the signing key with the secret of legacy API keys.
 pub async fn legacy_signing_key(
     context: &DataPlaneContext,
     project: &Project,
@@ -194,8 +194,35 @@ async fn generate_apart(
         .context("generating a signing key")?
 }
 
-/// Makes the secret of the legacy API keys the signing key in use, and creates a key in standby to
-/// rotate to. Returns the former.
+/// Inserts the signing keys of a new project: one that signs tokens of its users, and the secret of
+/// the legacy API keys as a previously used key.
+pub(super) async fn insert_initial(
+    context: &DataPlaneContext,
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+    jwt_secret: &SecretString,
+) -> Result<(), Error> {
+    let in_use = StoredKind {
+        id: context.entropy.uuid(),
+        algorithm: SigningAlgorithm::Es256,
+        state: SigningKeyState::InUse,
+        is_legacy: false,
+    };
+    let key = generate(&context.entropy, in_use.algorithm)?;
+    insert(context, transaction, project, &in_use, &key).await?;
+    let legacy = StoredKind {
+        id: context.entropy.uuid(),
+        algorithm: SigningAlgorithm::Hs256,
+        state: SigningKeyState::PreviouslyUsed,
+        is_legacy: true,
+    };
+    let key = PrivateKey::of_secret(jwt_secret)?;
+    insert(context, transaction, project, &legacy, &key).await?;
+    Ok(())
+}
+
+/// Of a project that was created before projects had signing keys: makes the secret of the legacy
+/// API keys the signing key in use, and creates a key in standby to rotate to. Returns the former.
 pub async fn create_legacy_signing_key(
     context: &DataPlaneContext,
     project: &Project,
