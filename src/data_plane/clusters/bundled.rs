@@ -55,6 +55,7 @@ pub const BUNDLED: &[BundledExtension] = &[
             "1.5.3", "1.5.4", "1.5.6", "1.5.7", "1.5.9", "1.5.12"
         ]
     ),
+    bundled!("pg_hashids", "1.3", None, ["1.0", "1.1", "1.2", "1.2.1"]),
     bundled!(
         "pg_jsonschema",
         "0.3.3",

@@ -3,7 +3,7 @@
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
-use crate::base::error::Error;
+use crate::{base::error::Error, data_plane::clusters::extensions::ONLY_IN_ARCHIVES};
 
 /// Maximum characters of a field, because a message may contain a whole value.
 const FIELD_CHARS_MAX: usize = 8_192;
@@ -51,7 +51,23 @@ impl SqlError {
             }
         }
         error.hint_at_roles();
+        error.hint_at_engine();
         error
+    }
+
+    /// Replaces the hint of CREATE EXTENSION to install an extension, if another engine has it.
+    fn hint_at_engine(&mut self) {
+        let name = self.message.strip_prefix("extension \"");
+        let name = name.and_then(|rest| rest.strip_suffix("\" is not available"));
+        let (names, engine) = ONLY_IN_ARCHIVES;
+        if self.code == "0A000"
+            && let Some(name) = name.filter(|name| names.contains(name))
+        {
+            self.hint = format!(
+                "{name} has a library, which the engine of this project lacks. The engine {engine} has it; \
+                 the operator installs it with: gantry engine install {engine} --from DIR"
+            );
+        }
     }
 
     /// Adds the remedy to the errors of CREATE ROLE and ALTER ROLE before PostgreSQL 16, where the
@@ -250,6 +266,22 @@ mod tests {
         assert_eq!(refused("permission denied for table t", ""), "");
         let newer = "Only roles with the CREATEROLE attribute may create roles.";
         assert_eq!(refused("permission denied to create role", newer), "");
+    }
+
+    #[test]
+    fn missing_extension_of_another_engine_gets_its_name() {
+        let missing = |name: &str| {
+            let mut error = SqlError {
+                code: "0A000".into(),
+                message: format!("extension \"{name}\" is not available"),
+                hint: "The extension must first be installed.".into(),
+                ..SqlError::default()
+            };
+            error.hint_at_engine();
+            error.hint
+        };
+        assert!(missing("pg_tle").contains("gantry engine install supabase-17 --from DIR"));
+        assert_eq!(missing("unknown"), "The extension must first be installed.");
     }
 
     proptest::proptest! {

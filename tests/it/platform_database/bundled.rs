@@ -99,6 +99,86 @@ async fn pgjwt_signs_as_pgcrypto_and_verifies_claims_of_time() {
 }
 
 #[tokio::test]
+async fn pg_hashids_encodes_as_other_implementations_and_decodes_only_its_own() {
+    for database in Database::on_each().await {
+        create(&database, "pg_hashids with schema extensions").await;
+        // Published vectors, and results of the implementation for Python.
+        let long = "array(select n from generate_series(1, 20) as n)";
+        for (numbers, options, encoded) in [
+            ("array[0]", "", "gY"),
+            ("array[1001]", "", "jNl"),
+            ("array[928728]", "", "R8ZN0"),
+            ("array[1, 2, 3]", "", "o2fXhV"),
+            ("array[1, 0, 0]", "", "jRfMcP"),
+            ("array[9007199254740991]", "", "lEW77X7g527"),
+            ("array[9223372036854775807]", "", "p21ZD04m8GQ42"),
+            (long, "", "1wfphpilsMtNumCRFRHXIDSqT2UPcWf1hZi3s7tN"),
+            ("array[1234567]", ", 'This is my salt'", "Pdzxp"),
+            ("array[1234567]", ", 'This is my salt', 10", "PlRPdzxpR7"),
+            (
+                "array[1234567]",
+                ", 'This is my salt', 10, 'abcdefghijABCDxFGHIJ1234567890'",
+                "3GJ956J9B9",
+            ),
+            (
+                "array[1, 2, 3]",
+                ", 'this is my salt', 30",
+                "ZPVgxzNb59LGlaHquq06DmlyMX3okO",
+            ),
+            (
+                "array[683, 94108, 123, 5]",
+                ", 'this is my salt', 0, 'abcdefghijklmnopqrstuvwxyz'",
+                "xlyqfoqqzxfbgij",
+            ),
+            // A salt is used as UTF-8, as by the original.
+            ("array[1, 2]", ", 'Grüße', 12", "rd4PLrSLlwZ9"),
+            ("array[17]", ", '', 9, 'cfhistuCFHISTU01'", "1c101110c"),
+            (
+                "array[1234567, 8]",
+                ", 'x', 8, 'abdegjklmnopqrvwxyzABDEGJKLMNOPQRVWXYZ1234567890'",
+                "9Y6X7Rk5",
+            ),
+            ("array[5, 5]", ", 's', 0, 'abcdefghijklmnop0'", "dpcj"),
+        ] {
+            let encode = format!("select id_encode(({numbers})::bigint[]{options})");
+            let decode = format!("select id_decode('{encoded}'{options}) = ({numbers})::bigint[]");
+            expect(&database, &[(&encode, encoded), (&decode, "t")]).await;
+        }
+        let hex = "507f1f77bcf86cd799439011";
+        expect(
+            &database,
+            &[
+                ("select id_encode(1001) || hash_encode(1001)", "jNljNl"),
+                ("select id_decode_once('jNl') + hash_decode('Pdzxp', 'This is my salt', 0)", "1235568"),
+                (&format!("select id_encode_hex('{hex}')"), "y42LW46J9luq3Xq9XMly"),
+                ("select id_decode_hex('y42LW46J9luq3Xq9XMly')", hex),
+                ("select id_encode_hex('FA', 'this is my salt')", "lzY"),
+                ("select id_decode_hex('lzY', 'this is my salt')", "fa"),
+                ("select id_encode_hex('x') || id_encode(array[]::bigint[])", ""),
+                // Made with another salt, cut off, or of other characters.
+                ("select id_decode('jNl', 'other')", "{}"),
+                ("select id_decode('jN') || id_decode('') || id_decode('é') || id_decode('jNl jNl')", "{}"),
+                ("select coalesce(id_decode_once('jNl', 'other'), -1)", "-1"),
+                ("select coalesce(id_encode(null::bigint), 'null')", "null"),
+                (
+                    "select bool_and(id_decode(id_encode(array[n, n * n], 's', n % 40), 's', n % 40) = array[n, n * n]::bigint[])
+                     from generate_series(0, 300) as n",
+                    "t",
+                ),
+            ],
+        )
+        .await;
+        for invalid in [
+            "select id_encode(-1)",
+            "select id_encode(1, '', 0, 'abc')",
+            "select id_encode(1, '', 0, 'abcdefghijklmnopä')",
+        ] {
+            assert_eq!(refusal(&database.tenant, invalid).await, "22023");
+        }
+    }
+}
+
+#[tokio::test]
 async fn pgmq_delivers_each_message_to_one_reader_until_its_time() {
     for database in Database::on_each().await {
         create(&database, "pgmq").await;
@@ -464,6 +544,7 @@ async fn objects_of_the_tenant_do_not_run_while_a_bundled_script_does() {
         for extension in [
             "pgmq",
             "pg_net schema elsewhere",
+            "pg_hashids schema elsewhere",
             "pgjwt schema elsewhere",
             "pg_jsonschema schema elsewhere",
             "pg_graphql schema elsewhere",
