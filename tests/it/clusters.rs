@@ -3,6 +3,7 @@
 //! As root, projects run under their own uids, and the isolation between them is tested too. All
 //! tests share templates, in the folder `GANTRY_TEST_TEMPLATES`.
 
+mod control;
 pub(crate) mod copies;
 mod copy_faults;
 mod copy_rows;
@@ -548,40 +549,4 @@ async fn long_data_directory_gets_a_short_socket_path() {
     drop(control.config().connect(NoTls).await.unwrap());
     control.stop().await.unwrap();
     fs::remove_dir_all(home.socket_dir("control").parent().unwrap()).unwrap();
-}
-
-#[tokio::test]
-async fn control_cluster_keeps_data_across_restarts() {
-    let machine = Machine::new().await;
-    let host = host();
-    let control = Control::ensure(&machine.home, &host, &Entropy::system())
-        .await
-        .unwrap();
-    let (client, connection) = control.config().connect(NoTls).await.unwrap();
-    tokio::spawn(connection);
-    for durable in ["fsync", "full_page_writes", "synchronous_commit"] {
-        assert_eq!(
-            text(&client, &format!("select current_setting('{durable}')")).await,
-            "on"
-        );
-    }
-    client
-        .batch_execute("create table kept as select 42 n")
-        .await
-        .unwrap();
-    // A killed server recovers at the next start.
-    for (pid, _) in processes_under(machine.home.dir()) {
-        kill(pid).await;
-    }
-    let control = Control::ensure(&machine.home, &host, &Entropy::system())
-        .await
-        .unwrap();
-    let control_again = Control::ensure(&machine.home, &host, &Entropy::system())
-        .await
-        .unwrap();
-    let (client, connection) = control_again.config().connect(NoTls).await.unwrap();
-    tokio::spawn(connection);
-    assert_eq!(text(&client, "select n::text from kept").await, "42");
-    control.stop().await.unwrap();
-    assert_eq!(processes_under(machine.home.dir()), []);
 }

@@ -140,6 +140,10 @@ const SLEEPS: &[(&str, &str)] = &[
     ),
     (
         "src/data_plane/clusters/server.rs",
+        "no event for a lock of another process",
+    ),
+    (
+        "src/data_plane/clusters/server/start.rs",
         "no event for a server that is ready",
     ),
     ("src/data_plane/database_session/stop.rs", "grace period"),

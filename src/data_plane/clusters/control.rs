@@ -63,8 +63,7 @@ impl Control {
             })
             .await?;
         }
-        server.start().await?;
-        server.wait_ready(READY_PATIENCE).await?;
+        server.start_ready(READY_PATIENCE).await?;
         ensure_database(&server).await?;
         Ok(Self { server })
     }

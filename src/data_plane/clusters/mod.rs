@@ -43,6 +43,7 @@ pub mod resources;
 mod roles;
 mod running;
 pub mod server;
+mod server_log;
 mod settings;
 pub mod shutdown;
 pub mod socket;
@@ -172,7 +173,7 @@ pub enum ClusterError {
     NotStarted {
         /// The cluster.
         name: String,
-        /// The end of its start log.
+        /// The last lines of its logs.
         log: String,
     },
     /// A server runs but did not accept a connection in time.

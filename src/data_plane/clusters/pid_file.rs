@@ -11,6 +11,8 @@ use super::files;
 pub(super) struct PidFile {
     pub(super) pid: Option<Pid>,
     pub(super) ready: bool,
+    /// Whether the server is being stopped.
+    pub(super) is_stopping: bool,
 }
 
 impl PidFile {
@@ -31,10 +33,12 @@ impl PidFile {
             .and_then(|line| line.trim().parse().ok())
             .filter(|pid| *pid > 0)
             .and_then(Pid::from_raw);
-        let ready = lines
-            .nth(Self::STATUS - 1)
-            .is_some_and(|status| status.trim() == "ready");
-        Self { pid, ready }
+        let status = lines.nth(Self::STATUS - 1).unwrap_or_default().trim();
+        Self {
+            pid,
+            ready: status == "ready",
+            is_stopping: status == "stopping",
+        }
     }
 }
 
@@ -49,6 +53,7 @@ mod tests {
         let ready = PidFile::parse(&text("ready   "));
         assert_eq!((ready.pid, ready.ready), (Pid::from_raw(4711), true));
         assert!(!PidFile::parse(&text("starting")).ready);
+        assert!(PidFile::parse(&text("stopping")).is_stopping && !ready.is_stopping);
         for junk in ["", "0\n", "-1\n", "ready\n", "99999999999\n"] {
             let file = PidFile::parse(junk);
             assert!(file.pid.is_none() && !file.ready, "{junk:?}");

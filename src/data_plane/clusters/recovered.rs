@@ -62,10 +62,7 @@ impl LocalDriver {
         let (name, place) = (&unfinished.name, &unfinished.place);
         let server = self.quarantined(major, name, place, unfinished.owner())?;
         let served = RecoveredServer(server);
-        let started = async {
-            served.0.start().await?;
-            served.0.wait_ready(recovery::REPLAY_PATIENCE).await
-        };
+        let started = async { served.0.start_ready(recovery::REPLAY_PATIENCE).await };
         if let Err(error) = started.await {
             // Errors are ignored: the next start ends remaining processes.
             let _ = served.stop().await;

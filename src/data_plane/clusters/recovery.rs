@@ -415,8 +415,7 @@ fn configure(
 }
 
 async fn run(server: &Server, checks: RecoveryChecks) -> Result<RecoveredCluster> {
-    server.start().await?;
-    server.wait_ready(REPLAY_PATIENCE).await?;
+    server.start_ready(REPLAY_PATIENCE).await?;
     let admin = server.superuser().await?;
     let recovered = check(server, &admin, checks).await?;
     // Nothing of the recovery stays in the segment of the last checkpoint.

@@ -5,11 +5,11 @@
 //! PostgreSQL's lock file prevents two servers on one data directory in any case.
 
 mod sessions;
+mod start;
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -19,14 +19,11 @@ use rustix::{
     fs::FlockOperation,
     process::{Pid, Signal},
 };
-use tokio::{
-    sync::oneshot,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 pub use self::sessions::NO_LIBRARIES;
 use super::{
-    ArchiveWay, At, ClusterError, Engine, LaunchPlan, Result, archive_way, blocking, files, home,
+    ArchiveWay, At, ClusterError, Engine, LaunchPlan, Result, blocking, files, home,
     launch::EngineFiles,
     pid_file::PidFile,
     process::{ProcessFamily, ProcessKind, ServerProcesses},
@@ -35,9 +32,7 @@ use super::{
     running::RunningServer,
     shutdown::ShutdownMode,
 };
-use crate::base::supervisor::{
-    LAUNCH_TIMEOUT, LaunchBounds, Launcher, LauncherError, ProcessHandle, ProcessOwner,
-};
+use crate::base::supervisor::{LaunchBounds, Launcher, LauncherError, ProcessHandle, ProcessOwner};
 
 /// The interval of polling for changes without an event: an `exec`, or readiness of a server.
 const POLL: Duration = Duration::from_millis(2);
@@ -177,95 +172,6 @@ impl Server {
         }))
     }
 
-    /// Starts the server unless it runs, and returns the postmaster's pid. The server may not
-    /// accept connections yet. After a crash, ends orphaned backends and removes stale lock files
-    /// first.
-    pub async fn start(&self) -> Result<Pid> {
-        if let Some(pid) = self.hinted().await? {
-            return Ok(pid);
-        }
-        let held = self.hold().await?;
-        let family = self.family().await?;
-        if let Some(pid) = family.postmaster {
-            return Ok(pid);
-        }
-        self.check_major()?;
-        if !family.children.is_empty() {
-            self.end_children(Duration::ZERO).await?;
-        }
-        let server = self.clone();
-        let bounds = blocking(move || {
-            files::remove_file(&server.data().join(PidFile::NAME))?;
-            home::fresh_socket_dir(&server.sockets, server.run_as)?;
-            if server.is_archived {
-                archive_way::prepare_spool(server.data(), server.run_as)?;
-            }
-            Ok(server.bounds())
-        })
-        .await?;
-        let server = self.clone();
-        // In a separate task, which continues if the caller is cancelled: the lock must be held
-        // until the server runs, and its exit status must be collected.
-        let start = tokio::spawn(async move {
-            let launched = server.spawn(bounds).await?;
-            let pid = timeout(LAUNCH_TIMEOUT, server.launched(launched))
-                .await
-                .unwrap_or(None);
-            drop(held);
-            pid.ok_or_else(|| server.not_started())
-        });
-        start.await.unwrap_or(Err(ClusterError::ShuttingDown))
-    }
-
-    /// Waits until the server accepts connections. Fails when it exits, or after `patience`.
-    pub async fn wait_ready(&self, patience: Duration) -> Result<()> {
-        let pid = timeout(EXEC_PATIENCE, self.titled_postmaster())
-            .await
-            .unwrap_or(Ok(None))?
-            .ok_or_else(|| self.not_started())?;
-        let handle = ProcessHandle::open(pid)
-            .at("watching", self.data())?
-            .ok_or_else(|| self.not_started())?;
-        let mut last = "it is still starting".to_owned();
-        let ready = async {
-            loop {
-                if PidFile::read(self.data()).is_some_and(|file| file.ready) {
-                    match self.accepts().await {
-                        Ok(()) => return Ok(()),
-                        // A permanent error: waiting does not help.
-                        Err(error) if error.is_refused_role() => return Err(error),
-                        Err(error) => last = error.to_string(),
-                    }
-                }
-                sleep(POLL).await;
-            }
-        };
-        tokio::select! {
-            outcome = timeout(patience, ready) => {
-                outcome.unwrap_or_else(|_| Err(ClusterError::NotReady { name: self.name().to_owned(), waited: patience, last }))
-            }
-            _ = handle.ended() => Err(self.not_started()),
-        }
-    }
-
-    /// Waits until the postmaster has a title that distinguishes it from its children, which it
-    /// does not have during `exec`. Returns `None` if there is no process of the server.
-    async fn titled_postmaster(&self) -> Result<Option<Pid>> {
-        loop {
-            for _ in 0..HINT_CHECKS {
-                if let Some(pid) = self.hinted().await? {
-                    return Ok(Some(pid));
-                }
-                sleep(POLL).await;
-            }
-            let family = self.family().await?;
-            match family.postmaster {
-                None if !family.children.is_empty() => {}
-                found => return Ok(found),
-            }
-        }
-    }
-
     /// Stops the server with increasingly strong signals, `patience` apart, and returns when no
     /// process of the cluster is left. Does nothing if the server does not run.
     pub async fn stop(&self, mode: ShutdownMode, patience: Duration) -> Result<()> {
@@ -334,21 +240,6 @@ impl Server {
         resources.prepare(self.name(), self.run_as)
     }
 
-    /// Runs the launcher of the server, with output to the start log.
-    async fn spawn(&self, bounds: LaunchBounds) -> Result<Child> {
-        let log = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&self.start_log);
-        let log = log.at("writing", &self.start_log)?;
-        let twin = log.try_clone().at("writing", &self.start_log)?;
-        let mut launcher = self.launcher(None, bounds);
-        launcher.stdout(log).stderr(twin);
-        self.run_launcher(launcher).await
-    }
-
     /// Returns the command line of a launcher: of the server, or of a check of `name=value`
     /// settings.
     pub(super) fn launcher(&self, check: Option<Vec<String>>, bounds: LaunchBounds) -> Command {
@@ -389,31 +280,6 @@ impl Server {
             Err(LauncherError::Run(error)) => Err(error).at("running", &self.host.launcher.program),
             Err(LauncherError::Kill(error)) => Err(error).at("killing", self.data()),
             Err(LauncherError::ShuttingDown) => Err(ClusterError::ShuttingDown),
-        }
-    }
-
-    /// Returns when the launcher has become the server. `None` if it exits first.
-    async fn launched(&self, mut child: Child) -> Option<Pid> {
-        let pid = Pid::from_raw(child.id().cast_signed())?;
-        let handle = ProcessHandle::open(pid).ok()?;
-        let (ended, end) = oneshot::channel();
-        // Collects the exit status, so that the process does not remain a zombie.
-        tokio::spawn(async move {
-            if let Some(handle) = handle {
-                let _ = handle.ended().await;
-            }
-            let _ = (child.wait(), ended.send(()));
-        });
-        tokio::pin!(end);
-        loop {
-            // During `exec` the process has no arguments yet, and counts as a child.
-            if self.processes.is_postmaster(pid) {
-                return Some(pid);
-            }
-            tokio::select! {
-                _ = &mut end => return None,
-                () = sleep(POLL) => {}
-            }
         }
     }
 
@@ -534,19 +400,6 @@ impl Server {
             engine: engine.major(),
             bin_dir: engine.bin_dir().to_owned(),
         })
-    }
-
-    fn not_started(&self) -> ClusterError {
-        let log = files::tail(&self.start_log);
-        let log = if log.is_empty() {
-            "the server exited without a message".to_owned()
-        } else {
-            log
-        };
-        ClusterError::NotStarted {
-            name: self.name().to_owned(),
-            log,
-        }
     }
 }
 

@@ -249,8 +249,7 @@ async fn fill(
     initdb(home.account(), host, recipe, server).await?;
     write_config(server, recipe, recipe.conf)?;
     if let Some(sql) = recipe.sql {
-        server.start().await?;
-        server.wait_ready(READY_PATIENCE).await?;
+        server.start_ready(READY_PATIENCE).await?;
         let preload = furnish(server, sql).await?;
         server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
         if preload {

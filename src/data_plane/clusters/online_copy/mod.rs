@@ -182,8 +182,7 @@ impl LocalDriver {
         server: &Server,
         spec: &CopySpec,
     ) -> Result<Vec<IsolationStep>> {
-        server.start().await?;
-        server.wait_ready(READY_PATIENCE).await?;
+        server.start_ready(READY_PATIENCE).await?;
         let isolation = Isolation {
             marker: (!spec.marker.is_empty()).then_some(&*spec.marker),
             secrets: &spec.secrets,

@@ -157,7 +157,6 @@ impl LocalDriver {
             vault_key::create(&to, owner, &entropy)
         })
         .await?;
-        scratch.server.start().await?;
-        scratch.server.wait_ready(READY_PATIENCE).await
+        scratch.server.start_ready(READY_PATIENCE).await
     }
 }

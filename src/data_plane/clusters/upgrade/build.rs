@@ -217,8 +217,7 @@ impl Build<'_> {
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let started = async {
-            server.start().await?;
-            server.wait_ready(READY_PATIENCE).await?;
+            server.start_ready(READY_PATIENCE).await?;
             work.await
         };
         let done = started.await;
