@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! run/<ref>.functions.<digest>/  of a version of a function, with the same content
+//! run/<ref>.pooler.second/       of a pooler that was started while another had clients
 //! run/<ref>.<service>/           accessible to Gantry's account, passable for the instance
 //!                     launched   pid and start time of the process
 //!                     kit        version of the kit, and generation of its configuration
@@ -90,11 +91,19 @@ impl InstanceFolder {
         let (project, service) = name.split_once('.')?;
         let (service, digest) = service.split_once('.').unwrap_or((service, ""));
         let service = Service::of_program(service)?;
-        // Only functions have several instances.
-        if (service == Service::Functions) == digest.is_empty() {
-            return None;
-        }
-        Some((project.parse().ok()?, service))
+        let is_named = match service {
+            // Each version has an instance.
+            Service::Functions => !digest.is_empty(),
+            Service::Pooler => digest.is_empty() || digest == pooler::SECOND,
+            _ => digest.is_empty(),
+        };
+        is_named.then_some((project.parse().ok()?, service))
+    }
+
+    /// Its name, and that of the control group of its processes.
+    pub(super) fn name(&self) -> String {
+        let name = self.outer.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
     }
 
     /// The working directory.
@@ -291,6 +300,8 @@ mod tests {
         assert_eq!((parsed.0.as_str(), parsed.1), (project, Service::Rest));
         let parsed = InstanceFolder::parse(&format!("{project}.pooler")).unwrap();
         assert_eq!(parsed.1, Service::Pooler);
+        let second = InstanceFolder::parse(&format!("{project}.pooler.second")).unwrap();
+        assert_eq!(second.1, Service::Pooler);
         let parsed = InstanceFolder::parse(&format!("{project}.functions.0123")).unwrap();
         assert_eq!(parsed.1, Service::Functions);
         for other in [
@@ -300,6 +311,7 @@ mod tests {
             "x.rest",
             "abcdefghijklmnopqrst.functions",
             "abcdefghijklmnopqrst.rest.0123",
+            "abcdefghijklmnopqrst.pooler.0123",
         ] {
             assert_eq!(InstanceFolder::parse(other), None, "{other}");
         }

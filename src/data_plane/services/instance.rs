@@ -33,6 +33,7 @@ use super::{
     functions::FunctionDatabase,
     kit::InstalledKit,
     output::OutputReader,
+    pooler::RetiredPooler,
     ports::ReservedPort,
     requests::ProcessRequests,
     rest::StoredSettings,
@@ -221,6 +222,8 @@ pub(super) struct Instance {
     last_end: Mutex<Option<String>>,
     /// Serializes replacements by changes of the settings.
     pub(super) replacing: tokio::sync::Mutex<()>,
+    /// The previous process of a pooler, while it has clients.
+    pub(super) retired: Mutex<Option<RetiredPooler>>,
 }
 
 impl Instance {
@@ -236,6 +239,7 @@ impl Instance {
             last_error: Mutex::new(None),
             last_end: Mutex::new(None),
             replacing: tokio::sync::Mutex::new(()),
+            retired: Mutex::new(None),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::{
     data_plane::{
         clusters::{ControlGroups, ResourceLimits},
         context::DataPlaneContext,
-        services::{instance::InstanceId, manifest::Manifest},
+        services::{folder::InstanceFolder, instance::InstanceId, manifest::Manifest},
     },
 };
 
@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 const CPU_WEIGHT: u32 = 50;
 
 impl InstanceId {
-    /// Name of the instance's folder and control group.
+    /// Name of the instance's folder, which its control group has, too.
     pub(super) fn name(&self) -> String {
         let Self {
             reference, service, ..
@@ -80,18 +80,18 @@ pub(super) fn prepare(
 /// Returns the reason for the end of a process, if the kernel killed it for its use of memory.
 pub(super) fn killed_by_kernel(
     context: &DataPlaneContext,
-    id: &InstanceId,
+    folder: &InstanceFolder,
     manifest: &Manifest,
 ) -> Option<String> {
-    let counts = context.driver.control_groups()?.counts(&id.name())?;
+    let counts = context.driver.control_groups()?.counts(&folder.name())?;
     let limit = manifest.memory_bytes >> 20;
     let text = format!("the program needed more memory than its limit of {limit} MB");
     (counts.oom_kills > 0).then_some(text)
 }
 
 /// Removes the control group of an instance without processes.
-pub(super) async fn release(context: &DataPlaneContext, id: &InstanceId) {
-    let (context, name) = (context.clone(), id.name());
+pub(super) async fn release(context: &DataPlaneContext, folder: &InstanceFolder) {
+    let (context, name) = (context.clone(), folder.name());
     let removed = tokio::task::spawn_blocking(move || {
         let groups = context.driver.control_groups();
         if let Some(Err(error)) = groups.map(|groups| groups.remove(&name)) {

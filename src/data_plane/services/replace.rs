@@ -77,7 +77,7 @@ pub(super) fn publish(
         // From here on, requests wait for the next process.
         let is_current = instance.begin_end(running.pid);
         let charged = running.requests.charged();
-        let killed = limits::killed_by_kernel(&context, &instance.id, &running.kit.manifest);
+        let killed = limits::killed_by_kernel(&context, &running.folder, &running.kit.manifest);
         if killed.is_some() {
             running.exceeded.store(true, Ordering::Release);
         }

@@ -212,7 +212,7 @@ impl InstanceParts<'_> {
 
     /// Creates the control group of the process.
     async fn bounds(&self) -> Result<LaunchBounds, StartFailure> {
-        let (context, name) = (self.context.clone(), self.instance.id.name());
+        let (context, name) = (self.context.clone(), self.folder.name());
         let (manifest, owner) = (self.kit.manifest.clone(), self.owner);
         let prepared = tokio::task::spawn_blocking(move || {
             limits::prepare(context.driver.control_groups(), &name, &manifest, owner)

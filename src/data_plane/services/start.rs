@@ -182,7 +182,7 @@ pub(super) async fn start(
     } else {
         None
     };
-    let folder = InstanceFolder::of(&context.home, id);
+    let folder = pooler::free_folder(context, instance);
     let parts = InstanceParts {
         context,
         instance,
@@ -368,12 +368,12 @@ impl InstanceParts<'_> {
             let _ = end_processes(&self.folder, self.owner).await;
             let last = running.output.last_line().await;
             running.output.finish().await;
-            let killed = limits::killed_by_kernel(self.context, id, &self.kit.manifest);
+            let killed = limits::killed_by_kernel(self.context, &self.folder, &self.kit.manifest);
             let last = killed.or(last);
             if let Some(log) = &log {
                 log.failed(last.as_deref().unwrap_or(&failure.why));
             }
-            limits::release(self.context, id).await;
+            limits::release(self.context, &self.folder).await;
             return Err(StartFailure {
                 why: last.unwrap_or(failure.why),
                 kit: Some(self.kit.version.clone()),

@@ -31,6 +31,7 @@ pub(super) async fn stop(context: &DataPlaneContext, instance: &Arc<Instance>) {
         end(context, instance, &running).await;
         instance.stopped();
     }
+    pooler::end_retired(instance).await;
 }
 
 /// Ends the processes of an instance that accepts no more uses.
@@ -53,7 +54,7 @@ pub(super) async fn end(
         let _ = timeout(patience, running.handle.ended()).await;
         end_processes(&running.folder, running.owner).await?;
         running.output.finish().await;
-        limits::release(context, &instance.id).await;
+        limits::release(context, &running.folder).await;
         running.folder.remove()
     };
     if let Err(error) = ended.await {

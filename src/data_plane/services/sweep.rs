@@ -141,10 +141,14 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
         };
         let status = Status::read(row, 1)?;
         let is_kept = instance.id.service == Service::Pooler && status.keeps_pooler();
-        if ends_services(status) && !is_kept
-            || is_outdated(context, &process)
-            || !functions::is_live(context, &instance.id).await
-        {
+        let is_ended = ends_services(status) && !is_kept;
+        let is_replaced = !is_ended && is_outdated(context, &process);
+        if is_replaced && instance.id.service == Service::Pooler {
+            let context = context.clone();
+            tokio::spawn(async move { pooler::take_over(&context, &instance).await });
+            continue;
+        }
+        if is_ended || is_replaced || !functions::is_live(context, &instance.id).await {
             spawn_stop(context, instance);
             continue;
         }
@@ -239,11 +243,15 @@ async fn adopt(context: &DataPlaneContext) -> bool {
             service,
             function: folder.recorded().and_then(|recorded| recorded.function),
         });
-        if let Some(known) = &id
-            && service == Service::Functions
-            && (known.function.is_none() || !functions::is_live(context, known).await)
-        {
-            id = None;
+        if let Some(known) = &id {
+            let is_wanted = match service {
+                Service::Functions => {
+                    known.function.is_some() && functions::is_live(context, known).await
+                }
+                // Clients of a second pooler were those of the earlier Gantry.
+                _ => known.name() == name,
+            };
+            id = id.filter(|_| is_wanted);
         }
         if let Some(id) = id.filter(|_| folder.launched().is_some()) {
             let instance = context.services.instance(&id);

@@ -1,6 +1,13 @@
 //! The pooler's port, with the real `PgBouncer`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::Command,
+    sync::Arc,
+};
 
 use futures_util::future::join_all;
 use gantry::{
@@ -10,7 +17,7 @@ use gantry::{
         postgres_proxy::{self, PostgresProxyTls, SessionKind},
         projects::Status,
         service_proxy::upstreams::Service,
-        services::{ServiceOptions, pooler, shelf::KitShelf, stop_all},
+        services::{ServiceOptions, pooler, shelf::KitShelf, stop_all, sweep},
     },
     platform::http::Transport,
 };
@@ -42,11 +49,16 @@ struct PooledProject {
 
 impl PooledProject {
     async fn new() -> Self {
+        Self::with_kits(None).await
+    }
+
+    /// A project with kits of the operator, which come before the installed one.
+    async fn with_kits(own: Option<PathBuf>) -> Self {
         let kits = kits_with(Service::Pooler);
         let app = TestApp::new().await;
         let options = Settings {
             services: ServiceOptions {
-                shelf: KitShelf::new(None, kits),
+                shelf: KitShelf::new(own, kits),
                 launcher: host().launcher,
                 ..ServiceOptions::default()
             },
@@ -257,6 +269,46 @@ async fn killed_pooler_is_replaced_by_the_next_connection() {
     }
     assert_ne!(pooled.pid().await, Some(pid));
     before.query("select 1", &[]).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn clients_keep_their_pooler_while_another_version_takes_over() {
+    let own = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(own.path(), Permissions::from_mode(0o755)).unwrap();
+    let pooled = PooledProject::with_kits(Some(own.path().to_owned())).await;
+    let newer = own.path().join("pooler/99.0-1");
+    let installed = kits_with(Service::Pooler).join("pooler");
+    let installed = fs::read_dir(installed).unwrap().next().unwrap().unwrap();
+    let is_alive = |pid: i32| fs::exists(format!("/proc/{pid}")).unwrap();
+    // To the newer version, and back.
+    for goes_back in [false, true] {
+        let earlier = pooled.connect().await;
+        let begun = "begin; create temporary table kept on commit drop as select 5::bigint as n";
+        earlier.batch_execute(begun).await.unwrap();
+        let first = pooled.pid().await.unwrap();
+        if goes_back {
+            fs::remove_dir_all(&newer).unwrap();
+        } else {
+            fs::create_dir_all(newer.parent().unwrap()).unwrap();
+            let mut copy = Command::new("cp");
+            copy.arg("-r").arg(installed.path()).arg(&newer);
+            assert!(copy.status().unwrap().success());
+        }
+        sweep::stop_unwanted(&pooled.node.app).await.unwrap();
+        until(async || pooled.pid().await.is_some_and(|pid| pid != first)).await;
+        let later = pooled.connect().await;
+        assert_eq!(number(&later, "select 7::bigint").await, 7);
+
+        assert_eq!(number(&earlier, "select n from kept").await, 5);
+        earlier.batch_execute("commit").await.unwrap();
+        assert_eq!(number(&earlier, "select 8::bigint").await, 8);
+        assert!(is_alive(first), "it has a client");
+        drop(earlier);
+        until(async || !is_alive(first)).await;
+        assert_eq!(number(&later, "select 9::bigint").await, 9);
+    }
+    stop_all(&pooled.node.app).await;
+    assert_eq!(pooled.pid().await, None);
 }
 
 #[tokio::test]

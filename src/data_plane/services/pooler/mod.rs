@@ -4,6 +4,7 @@
 //! - `admin` sends commands of its console.
 //! - `install` installs the kit from packages of Debian.
 //! - `pause` lets clients wait while the server is away.
+//! - `take_over` replaces a process by one of another version.
 //!
 //! Clients log in by SCRAM with the verifiers of the database, which the function
 //! `pgbouncer.get_auth` returns to the pooler's role alone; the pooler logs in to the server with
@@ -14,6 +15,7 @@ mod admin;
 mod config;
 pub(super) mod install;
 mod pause;
+mod take_over;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,6 +24,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 
 pub(in crate::data_plane) use self::pause::pause;
+pub(super) use self::take_over::{RetiredPooler, SECOND, end_retired, free_folder, take_over};
 pub use self::{
     admin::{ConfigValue, PoolerFigures, figures, show_config},
     config::{PoolMode, PoolerConfig, config},
