@@ -1,6 +1,7 @@
 //! `cargo bench --bench pooler`: `pgbench -S` with 32 clients through the pooler's port, against
-//! the project's socket, in each protocol mode, interleaved; then 500 clients on 15 server
-//! connections against 15 clients; the first connection to a stopped pooler; and memory.
+//! the pooler's own socket and the project's socket, in each protocol mode, interleaved; then 500
+//! clients on 15 server connections against 15 clients, with the same number of transactions in a
+//! second; the first connection to a stopped pooler; and memory.
 //!
 //! The pooler is that of a real `gantry dev`, which installs it from packages of Debian.
 
@@ -18,6 +19,9 @@ const ROUNDS: usize = 5;
 const SECONDS: &str = "3";
 /// Server connections of the pool.
 const POOL: &str = "15";
+/// Transactions in a second of all clients, when latencies are compared: without a bound, more
+/// clients only wait for each other.
+const RATE: &str = "2000";
 
 fn main() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
@@ -36,6 +40,7 @@ fn main() -> Outcome<()> {
     let project = gantry.project()?;
     let bench = PoolerBench {
         socket: home.join("run").join(&project).display().to_string(),
+        pooler: home.join(format!("run/{project}.pooler/i")).display().to_string(),
         user: format!("postgres.{project}"),
         pooled: pooled.to_string(),
         direct: direct.to_string(),
@@ -57,15 +62,19 @@ fn main() -> Outcome<()> {
     bench.first_connection()?;
     for mode in ["simple", "extended", "prepared"] {
         let arguments = ["-S", "-M", mode, "-c", "32", "-j", "2", "-T", SECONDS];
-        let (mut through, mut straight) = (Vec::new(), Vec::new());
+        let (mut through, mut bare, mut straight) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             through.push(rate(&bench.of_port(&bench.pooled, &arguments)?)?);
+            bare.push(rate(&bench.of_pooler(&arguments)?)?);
             straight.push(rate(&bench.of_socket(&arguments)?)?);
         }
-        let (through, straight) = (median(through), median(straight));
+        let [through, bare, straight] = [through, bare, straight].map(median);
         println!(
-            "{mode:<9} {through:7.0} per second pooled, {straight:7.0} at the socket: {:.2}",
-            through / straight
+            "{mode:<9} {through:7.0} per second pooled: {:.2} of the pooler's socket, {:.2} of the server's \
+             (the pooler's is {:.2} of the server's)",
+            through / bare,
+            through / straight,
+            bare / straight
         );
     }
     bench.many(dir.path())?;
@@ -77,6 +86,7 @@ fn main() -> Outcome<()> {
 /// A project and the ways to it.
 struct PoolerBench {
     socket: String,
+    pooler: String,
     user: String,
     pooled: String,
     direct: String,
@@ -94,6 +104,11 @@ impl PoolerBench {
     fn of_socket(&self, arguments: &[&str]) -> Outcome<String> {
         let place = ["-h", &self.socket, "-p", "5432", "-U", "gantry_owner"];
         pgbench(&place, arguments, "-c role=postgres")
+    }
+
+    fn of_pooler(&self, arguments: &[&str]) -> Outcome<String> {
+        let place = ["-h", &self.pooler, "-p", "6543", "-U", "postgres"];
+        pgbench(&place, arguments, "")
     }
 
     /// Reports the time of the first connection, which starts the pooler, and of the next ones.
@@ -145,6 +160,8 @@ impl PoolerBench {
                 "2",
                 "-T",
                 "10",
+                "-R",
+                RATE,
                 "-l",
                 "--log-prefix",
                 &prefix,

@@ -42,8 +42,8 @@ impl RetiredPooler {
     }
 }
 
-/// Starts another process for the next clients. Those of the running one stay with it for at most an
-/// hour, within which the server connections of both count.
+/// Starts another process for the next clients. Those of the running one stay with it for at most
+/// an hour, within which the server connections of both count.
 pub(in crate::data_plane::services) async fn take_over(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
