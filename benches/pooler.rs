@@ -40,7 +40,10 @@ fn main() -> Outcome<()> {
     let project = gantry.project()?;
     let bench = PoolerBench {
         socket: home.join("run").join(&project).display().to_string(),
-        pooler: home.join(format!("run/{project}.pooler/i")).display().to_string(),
+        pooler: home
+            .join(format!("run/{project}.pooler/i"))
+            .display()
+            .to_string(),
         user: format!("postgres.{project}"),
         pooled: pooled.to_string(),
         direct: direct.to_string(),

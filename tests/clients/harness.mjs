@@ -51,7 +51,7 @@ export async function start({ flags: more = [], env, dir = folder() } = {}) {
   // Clients require the default port of PostgreSQL. A loopback address for this server alone keeps it free.
   servers += 1;
   const host = `127.${100 + (process.pid % 100)}.${(process.pid >> 8) % 256}.${servers}`;
-  const flags = ['--data-dir', data, '--listen', '127.0.0.1:0', '--db-listen', `${host}:5432`, ...more];
+  const flags = ['--data-dir', data, '--listen', '127.0.0.1:0', '--db-listen', `${host}:5432,${host}:6543`, ...more];
   // An unreachable provider. It is only contacted at sign-in.
   const secret = join(dir, 'client-secret');
   writeFileSync(secret, 'secret');

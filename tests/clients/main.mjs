@@ -11,6 +11,7 @@ import js from './js.mjs';
 import { mcp } from './mcp.mjs';
 import oauth from './oauth.mjs';
 import pages from './pages.mjs';
+import pool from './pool.mjs';
 import push from './push.mjs';
 import python from './python.mjs';
 import rest from './rest.mjs';
@@ -33,6 +34,7 @@ const suites = {
   js,
   oauth,
   pages,
+  pool,
   push,
   python,
   rest,

@@ -73,6 +73,56 @@ async fn entitlements_list_each_feature_once_in_the_form_of_its_type() {
 }
 
 #[tokio::test]
+async fn numbers_of_entitlements_are_the_bounds_of_the_operations() {
+    let app = TestApp::new().await;
+    let path = format!("/v1/organizations/{}/entitlements", app.home.slug);
+    let answer = app.get(&path).as_(&app.owner).send().await.expect(200);
+    let document = answer.json();
+    let config = |key: &str| {
+        let all = document["entitlements"].as_array().unwrap();
+        let found = all.iter().find(|it| it["feature"]["key"] == key);
+        found.unwrap()["config"].clone()
+    };
+    let value = |key: &str| config(key)["value"].as_u64().unwrap();
+    let patch = async |path: &str, body: &Value, status: u16| {
+        let call = app.patch(&app.at(path)).as_(&app.owner).json(body);
+        call.send().await.expect(status);
+    };
+    for name in [
+        "max_concurrent_users",
+        "max_events_per_second",
+        "max_joins_per_second",
+        "max_channels_per_client",
+        "max_bytes_per_second",
+        "max_presence_events_per_second",
+        "max_payload_size_in_kb",
+    ] {
+        let max = value(&format!("realtime.{name}"));
+        patch("/config/realtime", &json!({name: max}), 204).await;
+        patch("/config/realtime", &json!({name: max + 1}), 400).await;
+    }
+    let max = value("storage.max_file_size");
+    patch("/config/storage", &json!({"fileSizeLimit": max}), 200).await;
+    patch("/config/storage", &json!({"fileSizeLimit": max + 1}), 400).await;
+    let max = value("function.size_limit_mb") << 20;
+    let path = app.at("/functions/deploy?slug=large");
+    let call = app.post(&path).as_(&app.owner);
+    let call = call.header("content-type", "multipart/form-data; boundary=x");
+    let large = vec![b'x'; usize::try_from(max).unwrap() + 1];
+    call.body(large).send().await.expect(413);
+    // This server has neither backups nor a pooler.
+    assert_eq!(value("backup.retention_days"), 0);
+    for key in [
+        "backup.schedule",
+        "backup.restore_to_new_project",
+        "dedicated_pooler",
+    ] {
+        assert_eq!(config(key), json!({"enabled": false}), "{key}");
+    }
+    assert_eq!(value("log.retention_days"), 30);
+}
+
+#[tokio::test]
 async fn disk_is_measured_and_bounded_by_the_operator() {
     let app = TestApp::new().await;
     let path = app.at("/config/disk");

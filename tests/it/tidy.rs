@@ -152,6 +152,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "no event for a program that has read its keys again",
     ),
     (
+        "src/data_plane/services/pooler/pause.rs",
+        "no event for logins of the pooler",
+    ),
+    (
         "src/data_plane/services/start.rs",
         "no event for a program that is ready",
     ),

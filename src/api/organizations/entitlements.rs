@@ -8,9 +8,13 @@ use serde_json::{Value, json};
 use crate::{
     api::context::ApiContext,
     base::error::Error,
+    data_plane::{
+        service_settings::{REALTIME, STORAGE},
+        services::pooler,
+    },
     platform::{
         access::{OauthScope as S, Organization, Permission as P, needs},
-        http::{Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Tag, Verb, input::FILE_BODY_BYTES_MAX, mount},
         rate_limits::STANDARD,
     },
 };
@@ -31,61 +35,60 @@ static LIST: Endpoint = Endpoint {
 };
 
 /// The kind of a feature, with its extent on this server.
-#[derive(Debug, Clone, Copy)]
 enum Extent {
     /// Available or not.
     Switch(bool),
     /// A number with its unit. None: without a limit of the plan.
     Number(Option<u64>, &'static str),
     /// A list of choices.
-    Set(&'static [&'static str]),
-    /// The compute sizes that the operator offers.
-    Sizes,
-    /// Whether the operator permits larger disks than the default.
-    LargerDisks,
-    /// The operator's limit of branches of a project.
-    Branches,
+    Set(Vec<String>),
 }
 
-use Extent::{Branches, LargerDisks, Number, Set, Sizes, Switch};
+use Extent::{Number, Set, Switch};
+
+/// Returns the extent of a feature on this server.
+type ExtentOf = fn(&ApiContext) -> Extent;
 
 /// Every feature of the contract.
-const FEATURES: [(&str, Extent); 60] = [
-    ("instances.compute_update_available_sizes", Sizes),
-    ("instances.read_replicas", Switch(false)),
-    ("instances.disk_modifications", LargerDisks),
-    ("instances.high_availability", Switch(false)),
-    ("instances.orioledb", Switch(false)),
-    ("replication.etl", Switch(false)),
-    (
-        "storage.max_file_size",
-        Number(Some(536_870_912_000), "byte"),
-    ),
-    ("storage.max_file_size.configurable", Switch(true)),
-    ("storage.image_transformations", Switch(false)),
-    ("storage.vector_buckets", Switch(false)),
-    ("storage.iceberg_catalog", Switch(false)),
-    ("security.audit_logs_days", Number(None, "days")),
-    ("security.questionnaire", Switch(false)),
-    ("security.soc2_report", Switch(false)),
-    ("security.iso27001_certificate", Switch(false)),
-    ("security.private_link", Switch(false)),
-    ("security.enforce_mfa", Switch(false)),
-    ("log.retention_days", Number(None, "days")),
-    ("custom_domain", Switch(true)),
-    ("vanity_subdomain", Switch(true)),
-    ("ipv4", Switch(false)),
-    ("pitr.available_variants", Set(&[])),
-    ("log_drains", Switch(true)),
-    ("audit_log_drains", Switch(false)),
-    ("branching_limit", Branches),
-    ("branching_persistent", Switch(true)),
-    ("auth.mfa_phone", Switch(true)),
-    ("auth.mfa_web_authn", Switch(true)),
-    ("auth.mfa_enhanced_security", Switch(true)),
-    (
-        "auth.hooks",
-        Set(&[
+const FEATURES: [(&str, ExtentOf); 60] = [
+    ("instances.compute_update_available_sizes", compute_sizes),
+    ("instances.read_replicas", |_| Switch(false)),
+    ("instances.disk_modifications", larger_disks),
+    ("instances.high_availability", |_| Switch(false)),
+    ("instances.orioledb", |_| Switch(false)),
+    ("replication.etl", |_| Switch(false)),
+    ("storage.max_file_size", |_| {
+        Number(STORAGE.largest("fileSizeLimit"), "byte")
+    }),
+    ("storage.max_file_size.configurable", |_| Switch(true)),
+    ("storage.image_transformations", |_| Switch(false)),
+    ("storage.vector_buckets", |_| Switch(false)),
+    ("storage.iceberg_catalog", |_| Switch(false)),
+    ("security.audit_logs_days", |_| Number(None, "days")),
+    ("security.questionnaire", |_| Switch(false)),
+    ("security.soc2_report", |_| Switch(false)),
+    ("security.iso27001_certificate", |_| Switch(false)),
+    ("security.private_link", |_| Switch(false)),
+    ("security.enforce_mfa", |_| Switch(false)),
+    ("log.retention_days", |context| {
+        Number(
+            Some(context.api_settings.logs.retention_days.into()),
+            "days",
+        )
+    }),
+    ("custom_domain", |_| Switch(true)),
+    ("vanity_subdomain", |_| Switch(true)),
+    ("ipv4", |_| Switch(false)),
+    ("pitr.available_variants", |_| Set(Vec::new())),
+    ("log_drains", |_| Switch(true)),
+    ("audit_log_drains", |_| Switch(false)),
+    ("branching_limit", branches),
+    ("branching_persistent", |_| Switch(true)),
+    ("auth.mfa_phone", |_| Switch(true)),
+    ("auth.mfa_web_authn", |_| Switch(true)),
+    ("auth.mfa_enhanced_security", |_| Switch(true)),
+    ("auth.hooks", |_| {
+        set(&[
             "HOOK_SEND_SMS",
             "HOOK_SEND_EMAIL",
             "HOOK_CUSTOM_ACCESS_TOKEN",
@@ -93,65 +96,66 @@ const FEATURES: [(&str, Extent); 60] = [
             "HOOK_PASSWORD_VERIFICATION_ATTEMPT",
             "HOOK_BEFORE_USER_CREATED",
             "HOOK_AFTER_USER_CREATED",
-        ]),
-    ),
-    ("auth.platform.sso", Switch(true)),
-    ("auth.custom_jwt_template", Switch(true)),
-    ("auth.saml_2", Switch(false)),
-    ("auth.user_sessions", Switch(true)),
-    ("auth.leaked_password_protection", Switch(true)),
-    ("auth.advanced_auth_settings", Switch(true)),
-    ("auth.performance_settings", Switch(true)),
-    ("auth.password_hibp", Switch(true)),
-    (
-        "auth.custom_oauth.max_providers",
-        Number(Some(3), "providers"),
-    ),
-    ("backup.retention_days", Number(Some(0), "days")),
-    ("backup.restore_to_new_project", Switch(false)),
-    ("backup.schedule", Switch(false)),
-    ("function.max_count", Number(None, "functions")),
-    ("function.size_limit_mb", Number(Some(20), "MB")),
-    (
-        "realtime.max_concurrent_users",
-        Number(Some(50_000), "users"),
-    ),
-    (
-        "realtime.max_events_per_second",
-        Number(Some(50_000), "events/second"),
-    ),
-    (
-        "realtime.max_joins_per_second",
-        Number(Some(5_000), "joins/second"),
-    ),
-    (
-        "realtime.max_channels_per_client",
-        Number(Some(10_000), "channels/client"),
-    ),
-    (
-        "realtime.max_bytes_per_second",
-        Number(Some(10_000_000), "bytes/second"),
-    ),
-    (
-        "realtime.max_presence_events_per_second",
-        Number(Some(5_000), "events/second"),
-    ),
-    (
-        "realtime.max_payload_size_in_kb",
-        Number(Some(10_000), "KB"),
-    ),
-    ("project_scoped_roles", Switch(true)),
-    (
-        "security.member_roles",
-        Set(&["Owner", "Administrator", "Developer", "Read-only"]),
-    ),
-    ("project_pausing", Switch(true)),
-    ("project_cloning", Switch(false)),
-    ("project_restore_after_expiry", Switch(false)),
-    ("assistant.advance_model", Switch(false)),
-    ("integrations.github_connections", Switch(false)),
-    ("dedicated_pooler", Switch(false)),
-    ("observability.dashboard_advanced_metrics", Switch(true)),
+        ])
+    }),
+    ("auth.platform.sso", |_| Switch(true)),
+    ("auth.custom_jwt_template", |_| Switch(true)),
+    ("auth.saml_2", |_| Switch(false)),
+    ("auth.user_sessions", |_| Switch(true)),
+    ("auth.leaked_password_protection", |_| Switch(true)),
+    ("auth.advanced_auth_settings", |_| Switch(true)),
+    ("auth.performance_settings", |_| Switch(true)),
+    ("auth.password_hibp", |_| Switch(true)),
+    ("auth.custom_oauth.max_providers", |_| {
+        Number(Some(3), "providers")
+    }),
+    ("backup.retention_days", backup_days),
+    ("backup.restore_to_new_project", backups),
+    ("backup.schedule", backups),
+    ("function.max_count", |_| Number(None, "functions")),
+    ("function.size_limit_mb", |_| {
+        Number(Some(FILE_BODY_BYTES_MAX as u64 >> 20), "MB")
+    }),
+    ("realtime.max_concurrent_users", |_| {
+        Number(REALTIME.largest("max_concurrent_users"), "users")
+    }),
+    ("realtime.max_events_per_second", |_| {
+        Number(REALTIME.largest("max_events_per_second"), "events/second")
+    }),
+    ("realtime.max_joins_per_second", |_| {
+        Number(REALTIME.largest("max_joins_per_second"), "joins/second")
+    }),
+    ("realtime.max_channels_per_client", |_| {
+        Number(
+            REALTIME.largest("max_channels_per_client"),
+            "channels/client",
+        )
+    }),
+    ("realtime.max_bytes_per_second", |_| {
+        Number(REALTIME.largest("max_bytes_per_second"), "bytes/second")
+    }),
+    ("realtime.max_presence_events_per_second", |_| {
+        Number(
+            REALTIME.largest("max_presence_events_per_second"),
+            "events/second",
+        )
+    }),
+    ("realtime.max_payload_size_in_kb", |_| {
+        Number(REALTIME.largest("max_payload_size_in_kb"), "KB")
+    }),
+    ("project_scoped_roles", |_| Switch(true)),
+    ("security.member_roles", |_| {
+        set(&["Owner", "Administrator", "Developer", "Read-only"])
+    }),
+    ("project_pausing", |_| Switch(true)),
+    ("project_cloning", |_| Switch(false)),
+    ("project_restore_after_expiry", |_| Switch(false)),
+    ("assistant.advance_model", |_| Switch(false)),
+    ("integrations.github_connections", |_| Switch(false)),
+    ("dedicated_pooler", |context| {
+        Switch(pooler::is_installed(context))
+    }),
+    ("observability.dashboard_advanced_metrics", |_| Switch(true)),
 ];
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -179,35 +183,14 @@ struct EntitledFeature {
 }
 
 impl Entitlement {
-    fn new(context: &ApiContext, key: &'static str, extent: Extent) -> Self {
-        let settings = &context.data_plane_settings;
+    fn new(key: &'static str, extent: Extent) -> Self {
         let (kind, has_access, config) = match extent {
             Switch(enabled) => ("boolean", enabled, json!({ "enabled": enabled })),
-            LargerDisks => {
-                let limits = context.driver.resource_limits();
-                let enabled =
-                    limits.is_some_and(|it| settings.project_disk_choice_max > it.disk_hard_bytes);
-                ("boolean", enabled, json!({ "enabled": enabled }))
-            }
-            Sizes => {
-                let sizes = settings.compute_sizes.all().iter();
-                let codes: Vec<_> = sizes
-                    .map(|offered| format!("ci_{}", offered.size.code()))
-                    .collect();
-                ("set", true, json!({ "enabled": true, "set": codes }))
-            }
             Number(value, unit) => number(value, unit),
-            Branches => {
-                let limit = context.api_settings.branches.per_project_max;
-                number(Some(limit.into()), "branches")
-            }
             Set(choices) => {
                 let enabled = !choices.is_empty();
-                (
-                    "set",
-                    enabled,
-                    json!({ "enabled": enabled, "set": choices }),
-                )
+                let config = json!({ "enabled": enabled, "set": choices });
+                ("set", enabled, config)
             }
         };
         Self {
@@ -217,6 +200,43 @@ impl Entitlement {
             config,
         }
     }
+}
+
+fn set(choices: &[&str]) -> Extent {
+    Set(choices.iter().copied().map(str::to_owned).collect())
+}
+
+/// The compute sizes that the operator offers.
+fn compute_sizes(context: &ApiContext) -> Extent {
+    let sizes = context.data_plane_settings.compute_sizes.all().iter();
+    Set(sizes
+        .map(|offered| format!("ci_{}", offered.size.code()))
+        .collect())
+}
+
+/// Whether the operator permits larger disks than the default.
+fn larger_disks(context: &ApiContext) -> Extent {
+    let largest = context.data_plane_settings.project_disk_choice_max;
+    let limits = context.driver.resource_limits();
+    Switch(limits.is_some_and(|limits| largest > limits.disk_hard_bytes))
+}
+
+/// The operator's limit of branches of a project.
+fn branches(context: &ApiContext) -> Extent {
+    let limit = context.api_settings.branches.per_project_max;
+    Number(Some(limit.into()), "branches")
+}
+
+/// Whether the server has a store of backups.
+fn backups(context: &ApiContext) -> Extent {
+    Switch(context.backups.store().is_ok())
+}
+
+/// The days for which backups are kept.
+fn backup_days(context: &ApiContext) -> Extent {
+    let days = context.data_plane_settings.backups.retention_days;
+    let kept = context.backups.store().map_or(0, |_| days);
+    Number(Some(kept.into()), "days")
 }
 
 /// Returns type, access and configuration of a feature with a number.
@@ -231,7 +251,7 @@ fn number(value: Option<u64>, unit: &str) -> (&'static str, bool, Value) {
 }
 
 async fn list(_: Organization, context: ApiContext) -> Result<Json<EntitlementList>, Error> {
-    let entitlements = FEATURES.map(|(key, extent)| Entitlement::new(&context, key, extent));
+    let entitlements = FEATURES.map(|(key, extent)| Entitlement::new(key, extent(&context)));
     Ok(Json(EntitlementList {
         entitlements: entitlements.into(),
     }))

@@ -29,7 +29,7 @@ pub use self::{
 };
 use self::{
     pgsodium::PGSODIUM,
-    setting::{NullEffect, RenderedVariable, ServiceSetting, check_value},
+    setting::{NullEffect, RenderedVariable, ServiceSetting, ValueType, check_value},
 };
 use crate::{
     base::{
@@ -53,6 +53,16 @@ pub struct SettingsCatalog {
     ignored: &'static [&'static str],
     /// Checks dependencies between settings. The second argument has the names in the update.
     check: fn(&EffectiveSettings<'_>, &[&str]) -> Result<(), Error>,
+}
+
+impl SettingsCatalog {
+    /// Returns the largest value of a setting that is an integer.
+    pub fn largest(&self, name: &str) -> Option<u64> {
+        match (self.settings)().get(name)?.value_type {
+            ValueType::Integer(_, max) => u64::try_from(max).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// Every catalog.

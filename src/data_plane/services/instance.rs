@@ -156,6 +156,8 @@ pub(super) struct RunningInstance {
     pub(super) settled: watch::Sender<bool>,
     /// Serializes loading of keys and settings.
     pub(super) loading: tokio::sync::Mutex<()>,
+    /// Serializes pauses of a pooler.
+    pub(super) pausing: tokio::sync::Mutex<()>,
 }
 
 /// The sockets by which a function reaches the services and the database of its project.

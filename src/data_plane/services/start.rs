@@ -498,6 +498,7 @@ impl InstanceParts<'_> {
             requests: ProcessRequests::default(),
             settled: watch::Sender::new(false),
             loading: tokio::sync::Mutex::default(),
+            pausing: tokio::sync::Mutex::default(),
         }
     }
 

@@ -423,27 +423,35 @@ async fn clients_of_the_pooler_do_not_see_a_restart() {
         number(client, sql).await
     };
     let before = started(&clients[0]).await;
+    // One directly after the other.
     let restarted = async {
-        let path = pooled.at("/restart");
-        let call = pooled.node.post(&path).as_(&pooled.app.owner);
-        call.send().await.expect(200);
-        pooled
-            .node
-            .until(&pooled.project, Status::ActiveHealthy)
-            .await;
+        for _ in 0..3 {
+            let path = pooled.at("/restart");
+            let call = pooled.node.post(&path).as_(&pooled.app.owner);
+            call.send().await.expect(200);
+            pooled
+                .node
+                .until(&pooled.project, Status::ActiveHealthy)
+                .await;
+        }
     };
+    let query = async |client: &Client| number(client, "select 7::bigint").await;
+    let arriving = async || query(&pooled.connect().await).await;
     let mut is_over = false;
     let mut restarted = std::pin::pin!(restarted);
     while !is_over {
-        let work = join_all(
-            clients
-                .iter()
-                .map(|client| number(client, "select 7::bigint")),
-        );
-        tokio::select! {
-            () = &mut restarted => is_over = true,
-            found = work => assert!(found.iter().all(|found| *found == 7)),
-        }
+        let kept = join_all(clients.iter().map(query));
+        let new = join_all((0..20).map(|_| arriving()));
+        let mut work = std::pin::pin!(async { tokio::join!(kept, new) });
+        // The work of a round is completed in any case.
+        let (kept, new) = tokio::select! {
+            () = &mut restarted, if !is_over => {
+                is_over = true;
+                work.await
+            }
+            found = &mut work => found,
+        };
+        assert!(kept.iter().chain(&new).all(|found| *found == 7));
     }
     for client in &clients {
         assert!(started(client).await > before, "another server");

@@ -57,6 +57,19 @@ pub(super) async fn command_within(
     timeout(patience, exchange).await?
 }
 
+/// Returns the number of server connections that are logging in.
+pub(super) async fn logins(running: &RunningInstance) -> io::Result<f64> {
+    let pools = command(running, "SHOW POOLS").await?;
+    Ok(sum(&pools, "sv_login"))
+}
+
+/// Returns the sum of a column, without the row of the console.
+fn sum(rows: &ConsoleRows, name: &str) -> f64 {
+    let rows = rows.iter().filter(|row| row["database"] != CONSOLE);
+    let value = |row: &BTreeMap<String, String>| row.get(name)?.parse::<f64>().ok();
+    rows.filter_map(value).sum()
+}
+
 /// Returns the password of the role of a process.
 pub(super) fn own_password(running: &RunningInstance) -> Option<SecretString> {
     password(&running.folder.read(USERS).ok()?).ok()
@@ -143,12 +156,6 @@ pub async fn figures(context: &DataPlaneContext, project: ProjectId) -> Option<P
 
 impl PoolerFigures {
     fn of(pools: &ConsoleRows, totals: &ConsoleRows) -> Self {
-        let sum = |rows: &ConsoleRows, name: &str| -> f64 {
-            let is_of_clients = |row: &&BTreeMap<String, String>| row["database"] != CONSOLE;
-            let rows = rows.iter().filter(is_of_clients);
-            let value = |row: &BTreeMap<String, String>| row.get(name)?.parse::<f64>().ok();
-            rows.filter_map(value).sum()
-        };
         let longest = |row: &BTreeMap<String, String>| {
             let part = |name: &str| row.get(name).and_then(|text| text.parse::<f64>().ok());
             part("maxwait").unwrap_or_default() + part("maxwait_us").unwrap_or_default() / 1e6

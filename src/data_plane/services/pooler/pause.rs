@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{ROLE, admin, instance_id, refresh};
@@ -20,6 +20,10 @@ use crate::{
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Longest time that transactions in progress get to finish before the server stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// Longest time that logins at the server get to finish before the pause.
+const LOGINS_MAX: Duration = Duration::from_secs(1);
+/// Interval between looks at the logins.
+const LOGINS_POLL: Duration = Duration::from_millis(5);
 
 /// A paused pooler. Its clients go on when this is dropped, at the latest after [`PAUSE_MAX`].
 #[derive(Debug)]
@@ -41,7 +45,12 @@ pub(in crate::data_plane) async fn pause(
     let (paused, is_paused) = tokio::sync::oneshot::channel::<()>();
     let (context, ended) = (context.clone(), resume.clone());
     tokio::spawn(async move {
+        // A pause of another change may not have ended yet.
+        let Ok(_one) = timeout_at(until, running.pausing.lock()).await else {
+            return;
+        };
         let pausing = async {
+            finish_logins(&running).await;
             // The console answers when no transaction is in progress.
             let outcome = admin::command_within(&running, "PAUSE", PAUSE_MAX).await;
             if let Err(error) = outcome {
@@ -58,6 +67,23 @@ pub(in crate::data_plane) async fn pause(
     Some(PausedPooler {
         _resume: resume.drop_guard(),
     })
+}
+
+/// Lets the pooler open no further server connections, and waits until none is logging in. A pause
+/// ends such a login, and the pooler would report that as a failure to all waiting clients when it
+/// resumes. The settings of the project are loaded again at the end of the pause.
+async fn finish_logins(running: &RunningInstance) {
+    let finished = async {
+        admin::command(running, "SET default_pool_size = 1").await?;
+        while admin::logins(running).await? > 0.0 {
+            sleep(LOGINS_POLL).await;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    if let Ok(Err(error)) = tokio::time::timeout(LOGINS_MAX, finished).await {
+        let project = &running.id.reference;
+        tracing::debug!(%project, %error, "the logins of the pooler are unknown");
+    }
 }
 
 /// Resolves when `pausing` does, or with the end of the pause.
@@ -82,10 +108,10 @@ async fn resume_clients(
     {
         tracing::debug!(%project, %error, "the role of the pooler got no password");
     }
-    if let Err(error) = admin::command(running, "RESUME").await {
-        tracing::debug!(%project, %error, "the pooler did not resume");
-    }
     if let Err(error) = refresh(context, instance).await {
         tracing::debug!(%project, %error, "the settings of the pooler could not be read");
+    }
+    if let Err(error) = admin::command(running, "RESUME").await {
+        tracing::debug!(%project, %error, "the pooler did not resume");
     }
 }
