@@ -27,6 +27,8 @@ const COLLECTOR: [&str; 2] = [
     "redirecting log output to logging collector process",
     "Future log output will appear in directory",
 ];
+/// Beginning of the collector's first line of each start.
+const FIRST: &str = "starting PostgreSQL";
 /// Processes that start and stop the server. Lines of other processes can contain statements.
 const PROCESSES: [&str; 3] = ["postmaster", "startup", "checkpointer"];
 
@@ -41,21 +43,31 @@ struct LogLine {
 /// Returns the last lines of both logs, on one line and without control characters.
 pub(super) fn last_lines(start_log: &Path, data: &Path) -> String {
     let started = files::tail(start_log);
+    // Without it, the newest file is that of an earlier start.
+    let has_collector = started.contains(COLLECTOR[0]);
     let mut lines: Vec<String> = started
         .split("; ")
         .filter(|line| !line.is_empty() && !COLLECTOR.iter().any(|text| line.contains(text)))
         .map(str::to_owned)
         .collect();
-    lines.extend(collected(&newest(data).unwrap_or_default()));
+    if has_collector {
+        lines.extend(collected(&newest(data).unwrap_or_default()));
+    }
     lines[lines.len().saturating_sub(LINES_MAX)..].join("; ")
 }
 
-/// Returns the lines of the processes that start and stop the server.
+/// Returns the lines of the last start, of the processes that start and stop the server.
 fn collected(text: &str) -> Vec<String> {
     let lines = text
         .lines()
         .filter_map(|line| serde_json::from_str::<LogLine>(line).ok());
+    let lines: Vec<LogLine> = lines.collect();
+    let first = lines
+        .iter()
+        .rposition(|line| line.message.starts_with(FIRST));
     lines
+        .into_iter()
+        .skip(first.unwrap_or_default())
         .filter(|line| PROCESSES.contains(&line.backend_type.as_str()))
         .map(|line| {
             let text = format!("{}: {}", line.error_severity, line.message);
@@ -120,6 +132,8 @@ mod tests {
                          HINT:  Future log output will appear in directory \"log\".\n";
         fs::write(&start, format!("LOG:  starting\n{announced}")).unwrap();
         let text = [
+            line("postmaster", "shut down before"),
+            line("postmaster", "starting PostgreSQL 17"),
             line("client backend", "alter role x password 'secret'"),
             line("startup", "invalid\tcheckpoint record"),
             "not json\n".to_owned(),
@@ -128,8 +142,11 @@ mod tests {
         fs::write(data.join("log/postgres-1.json"), text.concat()).unwrap();
         assert_eq!(
             last_lines(&start, &data),
-            "LOG:  starting; FATAL: invalid checkpoint record; FATAL: shutting down"
+            "LOG:  starting; FATAL: starting PostgreSQL 17; FATAL: invalid checkpoint record; FATAL: shutting down"
         );
+        // A start that ends before its collector runs.
+        fs::write(&start, "FATAL:  invalid setting\n").unwrap();
+        assert_eq!(last_lines(&start, &data), "FATAL:  invalid setting");
     }
 
     #[test]
@@ -137,6 +154,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (start, data) = (dir.path().join("start.log"), dir.path().join("data"));
         fs::create_dir(&data).unwrap();
+        fs::write(&start, COLLECTOR[0]).unwrap();
         let secret = dir.path().join("secret.json");
         fs::write(&secret, line("startup", "secret")).unwrap();
         fs::create_dir(data.join("log")).unwrap();

@@ -151,9 +151,10 @@ async fn key_set_that_cannot_be_written_is_not_replaced() {
     let unfinished = api.folder().with_file_name("jwks.json.new");
     fs::create_dir(&unfinished).unwrap();
     let before = fs::read(api.folder().join("jwks.json")).unwrap();
-    let path = format!("/v1/projects/{}/api-keys/legacy?enabled=false", api.project);
-    let call = api.gate.node.request("PUT", &path).as_(&api.gate.app.owner);
-    call.send().await.expect(200);
+    let path = format!("/v1/projects/{}/config/auth/signing-keys", api.project);
+    let call = api.gate.node.post(&path).as_(&api.gate.app.owner);
+    let created = call.json(&json!({"algorithm": "ES256"})).send().await;
+    created.expect(201);
     let key = [("apikey", &*api.publishable)];
     assert_eq!(api.get("/rest/v1/todos", &key).await.status, 503);
     assert_eq!(fs::read(api.folder().join("jwks.json")).unwrap(), before);
