@@ -50,6 +50,8 @@ async function commands(server, tally, name, cli) {
       assert.match(variables, /POSTGRES_URL/);
       assert.match(variables, /SUPABASE_ANON_KEY="?eyJ/);
       assert.ok(variables.includes(project_ref), variables);
+      const { body } = await call(server, 'GET', `/v1/branches/${project_ref}`);
+      assert.ok(variables.includes(`:${body.db_pass}@`), 'the generated password is in the address');
     });
     await tally.scenario(`branches: ${name}: pause and unpause`, async () => {
       const { project_ref } = await named('feature/one');

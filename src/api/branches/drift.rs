@@ -22,9 +22,6 @@ use crate::{
 const REMOTE_SCHEMA: &str = "remote_schema";
 /// Name of the migration that makes what a parent's schema has beyond its migrations.
 const REMOTE_SCHEMA_DRIFT: &str = "remote_schema_drift";
-/// Remedy of a machine without the kit that compares schemas.
-const KIT_MISSING: &str = "the kit that compares schemas is not installed; the operator installs it with: \
-    gantry service install diff; a reset of the branch then adds them";
 /// Remedy of a difference that cannot be computed or applied.
 const COPY_INSTEAD: &str =
     "the difference cannot be applied; set schema_source to parent and reset the branch to copy it";
@@ -77,7 +74,9 @@ pub(super) async fn apply(
     branch: &BranchRow,
 ) -> Result<(), Error> {
     if !schema_diff::is_installed(context).await {
-        return unapplied_drift::record(context, run, branch, KIT_MISSING).await;
+        let missing = schema_diff::NOT_INSTALLED;
+        let message = format!("{missing}; a reset of the branch then adds them");
+        return unapplied_drift::record(context, run, branch, &message).await;
     }
     let found = compare(context, run, branch, (&branch.project, &branch.origin)).await?;
     let Some(sql) = found else {

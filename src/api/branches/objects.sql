@@ -4,7 +4,7 @@ with schema as (
     select oid, nspname from pg_namespace
     where nspname !~ '^pg_' and nspname not in ('information_schema', 'supabase_migrations')
 ), platform_role as (
-    select oid from pg_roles where rolsuper or rolname ~ '^(supabase_|gantry|pgbouncer$)'
+    select oid from pg_roles where rolsuper or rolname ~ '^(supabase_|gantry_|pgbouncer$)'
 ), member as (
     select classid, objid from pg_depend where deptype = 'e'
 ), relation as (

@@ -109,12 +109,10 @@ pub const FORBIDDEN: &[&str] = &[
     "pltclu",
 ];
 
-/// Extensions with a library that no engine from a public registry has, and the engine that has
-/// them.
-pub const ONLY_IN_ARCHIVES: (&[&str], &str) = (
-    &["pg_tle", "pgroonga", "pgsodium", "wrappers"],
-    "supabase-17",
-);
+/// Extensions with a library that only [`ARCHIVE_ENGINE`] has.
+pub const ONLY_IN_ARCHIVES: &[&str] = &["pg_tle", "pgroonga", "pgsodium", "wrappers"];
+/// The newest engine that is installed from an archive.
+pub const ARCHIVE_ENGINE: &str = "supabase-17";
 
 /// Extensions with a library that is loaded when the server starts, in the order of loading.
 pub const PRELOADED: &[&str] = &["pg_stat_statements", "pgaudit", "pg_cron", "pg_net"];

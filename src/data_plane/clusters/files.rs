@@ -160,17 +160,15 @@ pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
 
 /// Returns the last lines of a log on one line, without control characters. Empty without a log.
 pub(super) fn tail(path: &Path) -> String {
+    last_lines(path).join("; ")
+}
+
+/// Returns the last lines of a log, without control characters.
+pub(super) fn last_lines(path: &Path) -> Vec<String> {
     const BYTES: u64 = 2048;
     const LINES: usize = 6;
-    let read = || -> io::Result<String> {
-        let mut file = File::open(path)?;
-        let end = file.seek(SeekFrom::End(0))?;
-        file.seek(SeekFrom::Start(end.saturating_sub(BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(BYTES).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let text = read()
+    let text = File::open(path)
+        .and_then(|file| read_end(file, BYTES))
         .unwrap_or_default()
         .replace(|c: char| c.is_control() && c != '\n', " ");
     let lines: Vec<_> = text
@@ -178,7 +176,17 @@ pub(super) fn tail(path: &Path) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    lines[lines.len().saturating_sub(LINES)..].join("; ")
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    last.iter().copied().map(str::to_owned).collect()
+}
+
+/// Reads at most `bytes_max` bytes from the end of a file.
+pub(super) fn read_end(mut file: File, bytes_max: u64) -> io::Result<String> {
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(bytes_max)))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

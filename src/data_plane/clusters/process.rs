@@ -42,13 +42,6 @@ pub(super) struct ProcessFamily {
 }
 
 impl ProcessFamily {
-    /// Returns whether no process is left.
-    pub(super) fn is_empty(&self) -> bool {
-        self.postmaster.is_none() && self.children.is_empty()
-    }
-}
-
-impl ProcessFamily {
     /// All processes.
     pub(super) fn all(&self) -> Vec<Pid> {
         self.postmaster

@@ -1,11 +1,7 @@
 //! The reason for which a server exited, from its logs: the output of its start, and the file of
 //! its logging collector. A tenant can write all files of the second.
 
-use std::{
-    fs::File,
-    io::{self, Read, Seek, SeekFrom},
-    path::Path,
-};
+use std::{fs::File, io, path::Path};
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, statat};
 use serde::Deserialize;
@@ -42,14 +38,10 @@ struct LogLine {
 
 /// Returns the last lines of both logs, on one line and without control characters.
 pub(super) fn last_lines(start_log: &Path, data: &Path) -> String {
-    let started = files::tail(start_log);
+    let mut lines = files::last_lines(start_log);
     // Without it, the newest file is that of an earlier start.
-    let has_collector = started.contains(COLLECTOR[0]);
-    let mut lines: Vec<String> = started
-        .split("; ")
-        .filter(|line| !line.is_empty() && !COLLECTOR.iter().any(|text| line.contains(text)))
-        .map(str::to_owned)
-        .collect();
+    let has_collector = lines.iter().any(|line| line.contains(COLLECTOR[0]));
+    lines.retain(|line| !COLLECTOR.iter().any(|text| line.contains(text)));
     if has_collector {
         lines.extend(collected(&newest(data).unwrap_or_default()));
     }
@@ -101,15 +93,11 @@ fn newest(data: &Path) -> io::Result<String> {
         return Ok(String::new());
     };
     let plain = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = File::from(openat(&folder, &name, plain, Mode::empty())?);
+    let file = File::from(openat(&folder, &name, plain, Mode::empty())?);
     if !file.metadata()?.is_file() {
         return Ok(String::new());
     }
-    let end = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(end.saturating_sub(TAIL_BYTES)))?;
-    let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    files::read_end(file, TAIL_BYTES)
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
-use crate::{base::error::Error, data_plane::clusters::extensions::ONLY_IN_ARCHIVES};
+use crate::{
+    base::error::Error,
+    data_plane::clusters::extensions::{ARCHIVE_ENGINE, ONLY_IN_ARCHIVES},
+};
 
 /// Maximum characters of a field, because a message may contain a whole value.
 const FIELD_CHARS_MAX: usize = 8_192;
@@ -59,13 +62,12 @@ impl SqlError {
     fn hint_at_engine(&mut self) {
         let name = self.message.strip_prefix("extension \"");
         let name = name.and_then(|rest| rest.strip_suffix("\" is not available"));
-        let (names, engine) = ONLY_IN_ARCHIVES;
         if self.code == "0A000"
-            && let Some(name) = name.filter(|name| names.contains(name))
+            && let Some(name) = name.filter(|name| ONLY_IN_ARCHIVES.contains(name))
         {
             self.hint = format!(
-                "{name} has a library, which the engine of this project lacks. The engine {engine} has it; \
-                 the operator installs it with: gantry engine install {engine} --from DIR"
+                "{name} has a library, which the engine of this project lacks. The engine {ARCHIVE_ENGINE} has it; \
+                 the operator installs it with: gantry engine install {ARCHIVE_ENGINE} --from DIR"
             );
         }
     }

@@ -302,6 +302,9 @@ impl InstanceParts<'_> {
                 let held = (self.output(log), self.function_sockets()?, ports);
                 let running = self.running(pid, handle, held, exceeded);
                 if self.is_ready(&running).await {
+                    if self.pooler.is_some() {
+                        pooler::end_pause(&running).await;
+                    }
                     let InstanceId {
                         reference, service, ..
                     } = &self.instance.id;

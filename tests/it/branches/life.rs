@@ -324,6 +324,22 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
 }
 
 #[tokio::test]
+async fn schema_of_a_parent_without_migrations_is_told_as_missing() {
+    let app = TestApp::running().await;
+    let parent = app.real_project().await.to_string();
+    sql(&app, &parent, "create table public.notes (id int)")
+        .await
+        .expect(201);
+    let own = reference(&branch(&app, &parent, &json!({"branch_name": "b"})).await);
+    until_finished(&app).await;
+    sql(&app, &own, "select from public.notes")
+        .await
+        .expect(400);
+    let drift = &seen(&app, &own).await["unapplied_drift"];
+    assert_eq!(drift["objects"], json!(["table public.notes"]), "{drift}");
+}
+
+#[tokio::test]
 async fn schema_that_a_branch_lacks_without_the_kit_is_told_until_a_push_brings_it() {
     let app = TestApp::running().await;
     let parent = app.real_project().await.to_string();

@@ -15,7 +15,7 @@ use gantry::{
     base::ids::{ProjectId, ProjectRef},
     data_plane::{
         postgres_proxy::{self, PostgresProxyTls, SessionKind},
-        projects::Status,
+        projects::{Status, lease},
         service_proxy::upstreams::Service,
         services::{ServiceOptions, pooler, shelf::KitShelf, stop_all, sweep},
     },
@@ -44,7 +44,7 @@ struct PooledProject {
     project: ProjectRef,
     pooled: std::net::SocketAddr,
     direct: std::net::SocketAddr,
-    _routers: Vec<JoinHandle<()>>,
+    routers: Vec<JoinHandle<()>>,
 }
 
 impl PooledProject {
@@ -54,19 +54,22 @@ impl PooledProject {
 
     /// A project with kits of the operator, which come before the installed one.
     async fn with_kits(own: Option<PathBuf>) -> Self {
-        let kits = kits_with(Service::Pooler);
         let app = TestApp::new().await;
-        let options = Settings {
-            services: ServiceOptions {
-                shelf: KitShelf::new(own, kits),
-                launcher: host().launcher,
-                ..ServiceOptions::default()
-            },
-            ..settings(Transport::default(), Uuid::from_u128(12))
-        };
-        let mut node = app.another_in_real_time(options, Arc::new(Machine::new().await));
-        node.start();
+        let node = start(&app, own, Arc::new(Machine::new().await));
         let project = create(&app, &node, "pooled").await;
+        Self::served(app, node, project).await
+    }
+
+    /// Kills Gantry, and starts it again on its data folder.
+    async fn again(mut self) -> Self {
+        self.routers.iter().for_each(JoinHandle::abort);
+        self.node.kill();
+        let node = start(&self.app, None, Arc::clone(&self.node.machine));
+        lease::claim(&node.app).await.unwrap();
+        Self::served(self.app, node, self.project).await
+    }
+
+    async fn served(app: TestApp, node: Node, project: ProjectRef) -> Self {
         let (tls, _) = PostgresProxyTls::own_authority(node.machine.dir(), "example.test").unwrap();
         let mut routers = Vec::new();
         let mut listen = async |kind| {
@@ -85,7 +88,7 @@ impl PooledProject {
             project,
             pooled,
             direct,
-            _routers: routers,
+            routers,
         }
     }
 
@@ -129,6 +132,21 @@ impl PooledProject {
         let pair = |value: pooler::ConfigValue| (value.name, value.value);
         all.unwrap().into_iter().map(pair).collect()
     }
+}
+
+/// Starts a node with the installed pooler, and kits of the operator.
+fn start(app: &TestApp, own: Option<PathBuf>, machine: Arc<Machine>) -> Node {
+    let options = Settings {
+        services: ServiceOptions {
+            shelf: KitShelf::new(own, kits_with(Service::Pooler)),
+            launcher: host().launcher,
+            ..ServiceOptions::default()
+        },
+        ..settings(Transport::default(), Uuid::from_u128(12))
+    };
+    let mut node = app.another_in_real_time(options, machine);
+    node.start();
+    node
 }
 
 async fn create(app: &TestApp, node: &Node, name: &str) -> ProjectRef {
@@ -269,6 +287,31 @@ async fn killed_pooler_is_replaced_by_the_next_connection() {
     }
     assert_ne!(pooled.pid().await, Some(pid));
     before.query("select 1", &[]).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn pooler_that_a_killed_gantry_has_paused_is_adopted_and_goes_on() {
+    let pooled = PooledProject::new().await;
+    let client = pooled.connect().await;
+    let pid = pooled.pid().await;
+    let folder = format!("{}.pooler", pooled.project);
+    let folder = pooled.node.machine.home.socket_dir(&folder).join("i");
+    let users = fs::read_to_string(folder.join("users.txt")).unwrap();
+    let mut console = Config::new();
+    console.host_path(&folder).port(6543).dbname("pgbouncer");
+    console
+        .user("pgbouncer")
+        .password(users.split('"').nth(3).unwrap());
+    let console = connect(&console).await.unwrap();
+    for command in ["set default_pool_size = 1", "pause"] {
+        console.simple_query(command).await.unwrap();
+    }
+    drop((client, console));
+    let pooled = pooled.again().await;
+    let client = pooled.connect().await;
+    assert_eq!(number(&client, "select 7::bigint").await, 7);
+    assert_eq!(pooled.pid().await, pid);
+    assert_eq!(pooled.reported().await["default_pool_size"], "15");
 }
 
 #[tokio::test]

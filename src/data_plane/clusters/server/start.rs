@@ -12,7 +12,7 @@ use super::{
     super::{
         At, ClusterError, Result, archive_way, blocking, files, home, pid_file::PidFile, server_log,
     },
-    CHILD_GRACE, EXEC_PATIENCE, HINT_CHECKS, HOLD_PATIENCE, POLL, Server,
+    CHILD_GRACE, EXEC_PATIENCE, HINT_CHECKS, HOLD_PATIENCE, POLL, Server, all_ended,
 };
 use crate::base::supervisor::{LAUNCH_TIMEOUT, LaunchBounds, ProcessHandle};
 
@@ -86,17 +86,16 @@ impl Server {
     /// Does [`Self::hinted`], after the end of a server that is being stopped. The wait is bounded,
     /// because a tenant can write the file with the state.
     async fn hinted_unless_stopping(&self) -> Result<Option<Pid>> {
-        let found = self.hinted().await?;
-        let is_stopping = PidFile::read(self.data()).is_some_and(|file| file.is_stopping);
-        match found {
-            Some(pid) if is_stopping => {
-                if let Some(handle) = ProcessHandle::open(pid).at("watching", self.data())? {
-                    let _ = timeout(HOLD_PATIENCE, handle.ended()).await;
-                }
-                self.hinted().await
-            }
-            found => Ok(found),
+        let Some(pid) = self.hinted().await? else {
+            return Ok(None);
+        };
+        if !PidFile::read(self.data()).is_some_and(|file| file.is_stopping) {
+            return Ok(Some(pid));
         }
+        if let Some(handle) = ProcessHandle::open(pid).at("watching", self.data())? {
+            let _ = timeout(HOLD_PATIENCE, handle.ended()).await;
+        }
+        self.hinted().await
     }
 
     /// Waits until the server accepts connections. Fails when it exits, or after `patience`.
@@ -197,12 +196,10 @@ impl Server {
     /// Returns the error of a server that exited, with the last lines of its logs.
     async fn not_started(&self) -> ClusterError {
         // The collector writes the last lines after the postmaster has exited.
-        let collected = async {
-            while self.family().await.is_ok_and(|family| !family.is_empty()) {
-                sleep(POLL).await;
-            }
-        };
-        let _ = timeout(CHILD_GRACE, collected).await;
+        let left = self.family().await.unwrap_or_default().all();
+        let open = |pid: Pid| ProcessHandle::open(pid).ok().flatten();
+        let handles: Vec<ProcessHandle> = left.into_iter().filter_map(open).collect();
+        all_ended(&handles, CHILD_GRACE).await;
         let server = self.clone();
         let lines = blocking(move || Ok(server_log::last_lines(&server.start_log, server.data())));
         let log = lines.await.unwrap_or_default();

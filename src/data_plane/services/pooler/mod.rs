@@ -23,6 +23,7 @@ use rustix::process::Signal;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 
+pub(super) use self::pause::end_pause;
 pub(in crate::data_plane) use self::pause::pause;
 pub(super) use self::take_over::{RetiredPooler, SECOND, end_retired, free_folder, take_over};
 pub use self::{

@@ -111,7 +111,16 @@ async fn resume_clients(
     if let Err(error) = refresh(context, instance).await {
         tracing::debug!(%project, %error, "the settings of the pooler could not be read");
     }
-    if let Err(error) = admin::command(running, "RESUME").await {
-        tracing::debug!(%project, %error, "the pooler did not resume");
+    end_pause(running).await;
+}
+
+/// Ends a pause, if there is one: loads the settings in the folder of the process, and lets its
+/// clients go on. A process that a killed Gantry has paused needs this, too.
+pub(in crate::data_plane::services) async fn end_pause(running: &RunningInstance) {
+    for command in ["RELOAD", "RESUME"] {
+        if let Err(error) = admin::command(running, command).await {
+            let project = &running.id.reference;
+            tracing::debug!(%project, %error, command, "the pause of the pooler did not end");
+        }
     }
 }

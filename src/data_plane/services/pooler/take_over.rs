@@ -48,11 +48,11 @@ pub(in crate::data_plane::services) async fn take_over(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
 ) {
-    end_retired(instance).await;
-    // Clients that arrive from here on wait for the next process.
+    // Clients that arrive from here on wait for the next process. Only one caller gets the process.
     let Some(running) = instance.begin_stop() else {
         return;
     };
+    end_retired(instance).await;
     let (end, ended) = watch::channel(false);
     *instance.retired.lock() = Some(RetiredPooler {
         folder: running.folder.clone(),
@@ -96,24 +96,22 @@ async fn retire(
     running: Arc<RunningInstance>,
     mut ended: watch::Receiver<bool>,
 ) {
-    let project = &running.id.reference;
-    let waited = async {
-        running.handle.signal(RETIRE_SIGNAL)?;
-        tokio::select! {
-            _ = running.handle.ended() => return Ok(()),
-            _ = timeout(RETIRED_MAX, ended.wait_for(|end| *end)) => {}
-        }
-        running.handle.signal(STOP_SIGNAL)?;
-        let _ = timeout(END_MAX, running.handle.ended()).await;
-        Ok::<_, std::io::Error>(())
+    // Errors are ignored: a process that cannot be signalled has ended, or is killed below.
+    let _ = running.handle.signal(RETIRE_SIGNAL);
+    let must_end = async { drop(timeout(RETIRED_MAX, ended.wait_for(|end| *end)).await) };
+    let has_ended = tokio::select! {
+        _ = running.handle.ended() => true,
+        () = must_end => false,
     };
-    let mut outcome = waited.await;
-    if outcome.is_ok() {
-        outcome = end_processes(&running.folder, running.owner).await;
+    if !has_ended {
+        let _ = running.handle.signal(STOP_SIGNAL);
+        let _ = timeout(END_MAX, running.handle.ended()).await;
     }
+    let outcome = end_processes(&running.folder, running.owner).await;
     running.output.finish().await;
     limits::release(&context, &running.folder).await;
     if let Err(error) = outcome.and_then(|()| running.folder.remove()) {
+        let project = &running.id.reference;
         tracing::warn!(%project, %error, "failed to end a replaced pooler");
     }
     drop(ended);

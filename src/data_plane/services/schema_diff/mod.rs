@@ -70,8 +70,8 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 const PROGRAM: &str = include_str!("compare.mjs");
 /// Name of the program in the folder of a comparison.
 const PROGRAM_FILE: &str = "compare.mjs";
-/// Message of a machine without the kit.
-const NOT_INSTALLED: &str = "Comparing schemas needs a kit that is not installed; the operator \
+/// Message of a machine without the kit, with the remedy.
+pub const NOT_INSTALLED: &str = "Comparing schemas needs a kit that is not installed; the operator \
     installs it with: gantry service install diff";
 
 /// The two databases to compare.

@@ -2,6 +2,10 @@
 -- hexadecimal numbers in addition. A text that is no identifier is decoded to an empty array. Alphabets are ASCII; salts are used as
 -- UTF-8.
 
+create function @extschema@.hashids_alphabet() returns text
+language sql immutable parallel safe
+as $$ select 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890' $$;
+
 -- Exchanges the bytes of an alphabet in an order that the salt determines.
 create function @extschema@.hashids_shuffle(alphabet bytea, salt bytea) returns bytea
 language plpgsql immutable strict parallel safe
@@ -85,7 +89,7 @@ $$;
 
 create function @extschema@.id_encode(
     numbers bigint[], salt text default '', min_length integer default 0,
-    alphabet text default 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890'
+    alphabet text default @extschema@.hashids_alphabet()
 ) returns text
 language plpgsql immutable strict parallel safe
 as $$
@@ -151,7 +155,7 @@ $$;
 
 create function @extschema@.id_encode(
     number bigint, salt text default '', min_length integer default 0,
-    alphabet text default 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890'
+    alphabet text default @extschema@.hashids_alphabet()
 ) returns text
 language sql immutable strict parallel safe
 as $$ select @extschema@.id_encode(array[number], salt, min_length, alphabet) $$;
@@ -159,7 +163,7 @@ as $$ select @extschema@.id_encode(array[number], salt, min_length, alphabet) $$
 -- A number is decoded only if it is encoded as the same text: any other text was made with another salt.
 create function @extschema@.id_decode(
     hash text, salt text default '', min_length integer default 0,
-    alphabet text default 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890'
+    alphabet text default @extschema@.hashids_alphabet()
 ) returns bigint[]
 language plpgsql immutable strict parallel safe
 as $$
@@ -221,7 +225,7 @@ $$;
 
 create function @extschema@.id_decode_once(
     hash text, salt text default '', min_length integer default 0,
-    alphabet text default 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890'
+    alphabet text default @extschema@.hashids_alphabet()
 ) returns bigint
 language sql immutable strict parallel safe
 as $$ select (@extschema@.id_decode(hash, salt, min_length, alphabet))[1] $$;
@@ -229,7 +233,7 @@ as $$ select (@extschema@.id_decode(hash, salt, min_length, alphabet))[1] $$;
 -- Hexadecimal numbers of any length: twelve digits at a time, after a one that keeps leading zeros.
 create function @extschema@.id_encode_hex(
     hex text, salt text default '', min_length integer default 0,
-    alphabet text default 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890'
+    alphabet text default @extschema@.hashids_alphabet()
 ) returns text
 language plpgsql immutable strict parallel safe
 as $$
@@ -249,7 +253,7 @@ $$;
 
 create function @extschema@.id_decode_hex(
     hash text, salt text default '', min_length integer default 0,
-    alphabet text default 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ1234567890'
+    alphabet text default @extschema@.hashids_alphabet()
 ) returns text
 language sql immutable strict parallel safe
 as $$
