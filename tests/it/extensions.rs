@@ -353,6 +353,10 @@ async fn missing_extension_is_refused_with_the_remedy() {
             "{hint}"
         );
     }
+    let (_, message, hint) = refusal(owner.batch_execute("create extension pg_tle").await);
+    assert_eq!(message, "extension \"pg_tle\" is not available");
+    let engine = "gantry engine install supabase-17 --from DIR";
+    assert!(hint.contains(engine), "{hint}");
     // A conditional statement, a comment and a text do not run.
     owner
         .batch_execute(

@@ -109,11 +109,6 @@ pub const FORBIDDEN: &[&str] = &[
     "pltclu",
 ];
 
-/// Extensions with a library that only [`ARCHIVE_ENGINE`] has.
-pub const ONLY_IN_ARCHIVES: &[&str] = &["pg_tle", "pgroonga", "pgsodium", "wrappers"];
-/// The newest engine that is installed from an archive.
-pub const ARCHIVE_ENGINE: &str = "supabase-17";
-
 /// Extensions with a library that is loaded when the server starts, in the order of loading.
 pub const PRELOADED: &[&str] = &["pg_stat_statements", "pgaudit", "pg_cron", "pg_net"];
 

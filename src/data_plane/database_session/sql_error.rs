@@ -3,10 +3,7 @@
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
-use crate::{
-    base::error::Error,
-    data_plane::clusters::extensions::{ARCHIVE_ENGINE, ONLY_IN_ARCHIVES},
-};
+use crate::base::error::Error;
 
 /// Maximum characters of a field, because a message may contain a whole value.
 const FIELD_CHARS_MAX: usize = 8_192;
@@ -54,22 +51,7 @@ impl SqlError {
             }
         }
         error.hint_at_roles();
-        error.hint_at_engine();
         error
-    }
-
-    /// Replaces the hint of CREATE EXTENSION to install an extension, if another engine has it.
-    fn hint_at_engine(&mut self) {
-        let name = self.message.strip_prefix("extension \"");
-        let name = name.and_then(|rest| rest.strip_suffix("\" is not available"));
-        if self.code == "0A000"
-            && let Some(name) = name.filter(|name| ONLY_IN_ARCHIVES.contains(name))
-        {
-            self.hint = format!(
-                "{name} has a library, which the engine of this project lacks. The engine {ARCHIVE_ENGINE} has it; \
-                 the operator installs it with: gantry engine install {ARCHIVE_ENGINE} --from DIR"
-            );
-        }
     }
 
     /// Adds the remedy to the errors of CREATE ROLE and ALTER ROLE before PostgreSQL 16, where the
@@ -268,22 +250,6 @@ mod tests {
         assert_eq!(refused("permission denied for table t", ""), "");
         let newer = "Only roles with the CREATEROLE attribute may create roles.";
         assert_eq!(refused("permission denied to create role", newer), "");
-    }
-
-    #[test]
-    fn missing_extension_of_another_engine_gets_its_name() {
-        let missing = |name: &str| {
-            let mut error = SqlError {
-                code: "0A000".into(),
-                message: format!("extension \"{name}\" is not available"),
-                hint: "The extension must first be installed.".into(),
-                ..SqlError::default()
-            };
-            error.hint_at_engine();
-            error.hint
-        };
-        assert!(missing("pg_tle").contains("gantry engine install supabase-17 --from DIR"));
-        assert_eq!(missing("unknown"), "The extension must first be installed.");
     }
 
     proptest::proptest! {

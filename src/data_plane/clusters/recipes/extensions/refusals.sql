@@ -31,8 +31,12 @@ begin
             errcode = 'feature_not_supported',
             message = format('extension "%s" is not available', missing[1]),
             detail = 'Its files are not installed for this version of PostgreSQL.',
-            hint = format('The operator of this server can install it; see: gantry extension install %s --engine %s', missing[1],
-                          current_setting('server_version_num')::integer / 10000);
+            -- Those of the first list have a library that no registry has.
+            hint = case when missing[1] in ('pg_tle', 'pgroonga', 'pgsodium', 'wrappers')
+                then 'The engine supabase-17 has it. The operator of this server can install that; see: gantry engine install supabase-17 --from DIR'
+                else format('The operator of this server can install it; see: gantry extension install %s --engine %s', missing[1],
+                            current_setting('server_version_num')::integer / 10000)
+            end;
     elsif cardinality(mentioned) = 1 and cardinality(denied) = 1 then
         raise exception using
             errcode = 'insufficient_privilege',
