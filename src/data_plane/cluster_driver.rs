@@ -42,6 +42,11 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// The PostgreSQL versions that clusters can run on.
     fn engines(&self) -> &Engines;
 
+    /// The PostgreSQL version that runs a cluster: that of its data directory, else the default.
+    fn engine_of(&self, _: &ProjectRef) -> &Engine {
+        self.engines().default_engine()
+    }
+
     /// The resource limits of a cluster of the smallest size. `None`: clusters are bounded only by
     /// the machine.
     fn resource_limits(&self) -> Option<&ResourceLimits>;

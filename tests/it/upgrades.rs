@@ -20,8 +20,8 @@ use crate::support::{
     note_skipped, settings,
 };
 
-/// Returns two engines between which projects can be upgraded, and a node that has them.
-async fn node_with_two(app: &TestApp) -> Option<(Node, Engine, Engine)> {
+/// Returns two engines between which projects can be upgraded, the older one first.
+pub(crate) fn upgrade_pair() -> Option<(Engine, Engine)> {
     let engines = engines();
     let mut all = engines.offered().to_vec();
     all.sort_by_key(Engine::major);
@@ -31,10 +31,16 @@ async fn node_with_two(app: &TestApp) -> Option<(Node, Engine, Engine)> {
         });
         Some((old.clone(), new?.clone()))
     });
-    let Some((old, new)) = pair else {
+    if pair.is_none() {
         note_skipped("no two engines with pg_upgrade");
-        return None;
-    };
+    }
+    pair
+}
+
+/// Returns a node that has both engines of an [`upgrade_pair`].
+async fn node_with_two(app: &TestApp) -> Option<(Node, Engine, Engine)> {
+    let (old, new) = upgrade_pair()?;
+    let engines = engines();
     let machine = Arc::new(Machine::on(&engines).await);
     let settings = settings(Transport::default(), Uuid::from_u128(2));
     let mut node = app.another_with(settings, machine);

@@ -283,7 +283,7 @@ pub(super) async fn continue_from(
 
 /// Records how far an archive came.
 pub(super) async fn record(context: &DataPlaneContext, archive: &Archive) -> Result<(), Error> {
-    let sql = "update archives set shipped_lsn = $2, shipped_at = $3, last_commit_at = greatest(last_commit_at, $4)
+    let sql = "update archives set shipped_lsn = $2, shipped_at = greatest(shipped_at, $3), last_commit_at = greatest(last_commit_at, $4)
                where id = $1 and ended_at is null";
     context
         .db
@@ -299,6 +299,18 @@ pub(super) async fn record(context: &DataPlaneContext, archive: &Archive) -> Res
         .await
         .context("recording an archive")
         .map(drop)
+}
+
+/// Records that the log of a stopped cluster is in the store to its end, so that every moment until
+/// now can be recovered.
+pub(super) async fn record_end(
+    context: &DataPlaneContext,
+    project: ProjectId,
+) -> Result<(), Error> {
+    let sql = "update archives set shipped_at = greatest(shipped_at, $2) where project_id = $1 and ended_at is null";
+    let params: [Param<'_>; 2] = [&project.0, &context.clock.now()];
+    let recorded = context.db.query(sql, &params).await;
+    recorded.context("recording an archive").map(drop)
 }
 
 /// Ends an archive that has a gap.

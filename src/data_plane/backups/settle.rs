@@ -31,6 +31,7 @@ use crate::{
         },
         context::DataPlaneContext,
         database_session,
+        projects::upgrades,
     },
     platform::access::Project,
 };
@@ -144,6 +145,7 @@ impl OpenRestore {
             let exchanged = context.backups.exchange(id, exchange).await;
             exchanged.context("exchanging a cluster")?;
         }
+        upgrades::record_version(context, id, driver.engine_of(project)).await?;
         self.continue_archive(context, id).await?;
         Ok(true)
     }
@@ -273,7 +275,9 @@ impl OpenRestore {
                     // Another process that took over ends the servers of this one.
                     context.lease.check()?;
                     tracing::warn!(%project, base, %error, "backup cannot be restored; trying an older one");
-                    note_damage(context, base, &error).await?;
+                    if !matches!(error, BackupError::Cluster(ClusterError::NoEngine(_))) {
+                        note_damage(context, base, &error).await?;
+                    }
                     last = error;
                 }
                 Err(error) => return Err(error),
@@ -293,12 +297,11 @@ impl OpenRestore {
     ) -> Result<(), BackupError> {
         let base = plan.base;
         let mut manifest = Manifest::get(store, base).await?;
-        if manifest.major != cluster.major {
-            return Err(BackupError::Refused(format!(
-                "backup {base} was made by PostgreSQL {}, and the project has PostgreSQL {}",
-                manifest.major, cluster.major
-            )));
-        }
+        // Before an upgrade, the project had another version, which it gets again.
+        let cluster = &ClusterSpec {
+            major: manifest.major,
+            ..cluster.clone()
+        };
         if self.creates() {
             // Its vault gets a key of its own.
             manifest.vault_key = None;
@@ -440,7 +443,8 @@ pub(crate) async fn archive_end(
     if !context.backups.options.enabled {
         return false;
     }
-    let is_complete = context.backups.ship_all(context, &watched).await;
+    let is_complete = context.backups.ship_all(context, &watched).await
+        && archive::record_end(context, id).await.is_ok();
     if !is_complete {
         tracing::warn!(%project, "the end of the write-ahead log could not be archived");
     }

@@ -236,6 +236,11 @@ impl BackupCatalog {
                 .ended_at
                 .filter(|ended| *ended <= archive.shipped_at);
         }
+        // Targets are whole seconds, of which a new archive has none at first.
+        let has_second = |window: &RecoveryWindow| window.earliest_unix() <= window.latest_unix();
+        if windows.iter().any(has_second) {
+            windows.retain(has_second);
+        }
         windows
     }
 

@@ -34,6 +34,11 @@ impl ClusterDriver for LocalDriver {
         self.engines()
     }
 
+    fn engine_of(&self, project: &ProjectRef) -> &Engine {
+        self.engines()
+            .fitting(&self.home().project(project).join("data"))
+    }
+
     fn resource_limits(&self) -> Option<&ResourceLimits> {
         self.resources().map(Resources::limits)
     }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{Status, engine_version, idle, major, removed};
 use crate::{
     base::{
+        db::Param,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
@@ -366,6 +367,33 @@ pub(super) async fn record_progress(
     written
         .context("recording the progress of an upgrade")
         .map(drop)
+}
+
+/// Records the version of a project whose cluster was restored from a time before an upgrade, or
+/// exchanged with one of such a time.
+pub(crate) async fn record_version(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    engine: &Engine,
+) -> Result<(), Error> {
+    let sql = "select engine from projects where id = $1";
+    let rows = context.db.query(sql, &[&project.0]).await;
+    let rows = rows.context("reading a project's version")?;
+    let recorded = rows.first().and_then(|row| major(row.get(0)));
+    if recorded == Some(engine.major()) {
+        return Ok(());
+    }
+    context.lease.check()?;
+    let sql =
+        "update projects set engine = $2, release_channel = $3, updated_at = $4 where id = $1";
+    let params: [Param<'_>; 4] = [
+        &project.0,
+        &engine.text(),
+        &engine.channel(),
+        &context.clock.now(),
+    ];
+    let written = context.db.query(sql, &params).await;
+    written.context("recording a project's version").map(drop)
 }
 
 /// Records the success of an upgrade, and the new version of the project.

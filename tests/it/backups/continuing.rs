@@ -7,16 +7,22 @@ use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::{
         backups::{BackupOptions, Moment, upkeep, window::BackupCatalog},
-        projects::{lease, reconciler},
+        projects::{Status, lease, reconciler},
     },
 };
 use serde_json::{Value, json};
 
 use super::{
-    at, backed_up, get, id, next_second, options, post, sql, until_complete, until_reached,
-    until_restored,
+    at, backed_up, backed_up_on, get, id, next_second, options, post, sql, until_complete,
+    until_reached, until_restored,
 };
-use crate::support::TestApp;
+use crate::{
+    support::{
+        TestApp,
+        machine::{Machine, engines},
+    },
+    upgrades::upgrade_pair,
+};
 
 /// A project with a table of numbers, and the numbers that it had at seconds of the past.
 struct Ledger {
@@ -25,12 +31,41 @@ struct Ledger {
     next: i64,
     numbers: BTreeSet<i64>,
     past: Vec<(i64, BTreeSet<i64>)>,
+    /// The version of PostgreSQL that the project is upgraded to.
+    upgrade_to: Option<u16>,
+    /// The last noted second before the upgrade. Only later ones may be in a gap.
+    upgraded_after: Option<i64>,
 }
 
 impl Ledger {
     async fn new() -> Self {
         let app = backed_up(BackupOptions::default()).await;
         let project = app.real_project().await;
+        Self::of(app, project).await
+    }
+
+    /// Returns a ledger on the older of two versions of PostgreSQL, if there are two.
+    async fn before_an_upgrade() -> Option<Self> {
+        let (old, new) = upgrade_pair()?;
+        let machine = Machine::on(&engines()).await;
+        let app = backed_up_on(BackupOptions::default(), machine).await;
+        // Makes the template of the new version, which takes seconds once.
+        for engine in [&new, &old] {
+            let mut wanted = app.new_project(&format!("on {}", engine.major()));
+            wanted["postgres_engine"] = json!(engine.major().to_string());
+            let made = post(&app, "/v1/projects", &wanted).await.expect(201).json();
+            let project = made["ref"].as_str().unwrap().parse().unwrap();
+            app.until(&project, Status::ActiveHealthy).await;
+            if engine.major() == old.major() {
+                let mut ledger = Self::of(app, project).await;
+                ledger.upgrade_to = Some(new.major());
+                return Some(ledger);
+            }
+        }
+        None
+    }
+
+    async fn of(app: TestApp, project: ProjectRef) -> Self {
         sql(&app, &project, "create table public.ledger (n int)").await;
         until_complete(&app, &project, 1).await;
         let mut ledger = Self {
@@ -39,6 +74,8 @@ impl Ledger {
             next: 1,
             numbers: BTreeSet::new(),
             past: Vec::new(),
+            upgrade_to: None,
+            upgraded_after: None,
         };
         ledger.write().await;
         ledger
@@ -93,6 +130,18 @@ impl Ledger {
         assert_eq!(self.found().await, self.numbers, "{:?}", self.past);
     }
 
+    async fn upgrade(&mut self) {
+        let Some(target) = self.upgrade_to.take() else {
+            return;
+        };
+        self.upgraded_after = self.past.last().map(|(second, _)| *second);
+        let path = format!("/v1/projects/{}/upgrade", self.project);
+        let body = json!({"target_version": target.to_string()});
+        post(&self.app, &path, &body).await.expect(201);
+        self.app.until(&self.project, Status::ActiveHealthy).await;
+        assert_eq!(self.found().await, self.numbers);
+    }
+
     async fn list(&self) -> Value {
         let list = get(&self.app, &at(&self.project, "")).await;
         list.expect(200).json()
@@ -102,6 +151,15 @@ impl Ledger {
     async fn assert_reachable(&self) {
         let list = self.list().await;
         let window = &list["physical_backup_data"];
+        if let Some(upgraded_after) = self.upgraded_after {
+            for gap in window["gaps"].as_array().into_iter().flatten() {
+                assert!(
+                    gap["after_unix"].as_i64().unwrap() >= upgraded_after,
+                    "{list}"
+                );
+            }
+            return;
+        }
         assert_eq!(window["gaps"], Value::Null, "{list}");
         let earliest = window["earliest_physical_backup_date_unix"].as_i64();
         assert!(earliest.unwrap() <= self.past[0].0, "{list}");
@@ -230,16 +288,57 @@ async fn log_of_an_exchanged_cluster_never_reaches_the_archive_of_the_earlier_on
     ledger.restore(second).await;
 }
 
-/// Random writes, restores, undos, backups and kills. Every second of the past stays recoverable.
+/// Asserts that a second is recovered, or that the list of backups names the gap that it is in.
+async fn restore_or_gap(ledger: &mut Ledger, second: i64) -> bool {
+    let list = ledger.list().await;
+    let gaps = list["physical_backup_data"]["gaps"].as_array().cloned();
+    let is_inside = |gap: &Value| {
+        let [after, before] = ["after_unix", "before_unix"].map(|name| gap[name].as_i64().unwrap());
+        (after + 1..before).contains(&second)
+    };
+    if gaps.unwrap_or_default().iter().any(is_inside) {
+        return false;
+    }
+    ledger.restore(second).await;
+    true
+}
+
+#[tokio::test]
+async fn moments_before_and_after_an_upgrade_are_recovered() {
+    let Some(mut ledger) = Ledger::before_an_upgrade().await else {
+        return;
+    };
+    let one = ledger.past[0].0;
+    let two = ledger.write().await;
+    ledger.upgrade().await;
+    ledger.write().await;
+    until_complete(&ledger.app, &ledger.project, 2).await;
+    let four = ledger.write().await;
+    for second in [four, two, one, four] {
+        assert!(restore_or_gap(&mut ledger, second).await);
+    }
+}
+
+/// Random writes, restores, undos, backups, upgrades and kills. Every second of the past stays
+/// recoverable, or is in a gap that the list names.
 #[tokio::test]
 async fn random_histories_keep_every_acknowledged_commit_recoverable() {
-    for seed in [1, 2] {
+    for seed in [1, 3] {
         let entropy = Entropy::seeded(seed);
         let random = |bound: usize| usize::from(entropy.bytes::<1>()[0]) % bound;
-        let mut ledger = Ledger::new().await;
+        let with_upgrade = if seed == 3 {
+            Ledger::before_an_upgrade().await
+        } else {
+            None
+        };
+        let mut ledger = match with_upgrade {
+            Some(ledger) => ledger,
+            None => Ledger::new().await,
+        };
         let mut before_restore = None;
-        for _ in 0..12 {
+        for step in 0..12 {
             match random(10) {
+                _ if step == 5 => ledger.upgrade().await,
                 0..4 => {
                     ledger.write().await;
                 }
@@ -266,8 +365,18 @@ async fn random_histories_keep_every_acknowledged_commit_recoverable() {
         let id = id(&ledger.app, &ledger.project).await;
         let catalog = BackupCatalog::read(&ledger.app.app, id).await.unwrap();
         assert!(catalog.archives.len() > 1, "{catalog:?}");
-        for second in seconds {
-            ledger.restore(second).await;
+        // A cluster has a backup of its own after an upgrade.
+        let complete = catalog.bases.len() + usize::from(ledger.upgraded_after.is_some());
+        until_complete(&ledger.app, &ledger.project, complete).await;
+        let mut restored = 0;
+        for second in &seconds {
+            restored += usize::from(restore_or_gap(&mut ledger, *second).await);
         }
+        let may_be_missing = if ledger.upgraded_after.is_some() {
+            2
+        } else {
+            0
+        };
+        assert!(restored + may_be_missing >= seconds.len(), "{seconds:?}");
     }
 }

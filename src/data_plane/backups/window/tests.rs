@@ -102,6 +102,28 @@ fn moments_after_a_restore_need_no_new_backup() {
 }
 
 #[test]
+fn window_without_a_whole_second_is_not_offered_beside_another() {
+    let mut catalog = BackupCatalog {
+        archives: vec![archive(1, 100, 400, 900)],
+        bases: vec![base(1, 1, 150, 100)],
+    };
+    catalog.archives[0].ended_at = Some(at(400));
+    let mut second = archive(2, 500, 501, 900);
+    second.shipped_at += chrono::TimeDelta::milliseconds(900);
+    let mut first_of_second = base(2, 2, 501, 100);
+    first_of_second.consistent_at += chrono::TimeDelta::milliseconds(200);
+    catalog.archives.push(second);
+    catalog.bases.push(first_of_second);
+    assert_eq!(seconds(&catalog), [(150, 400)]);
+    catalog.archives[1].shipped_at = at(502);
+    assert_eq!(seconds(&catalog), [(150, 400), (502, 502)]);
+    // The only one is named nevertheless.
+    catalog.archives.remove(0);
+    catalog.archives[0].shipped_at = at(501);
+    assert_eq!(catalog.windows().len(), 1);
+}
+
+#[test]
 fn position_is_recovered_in_its_archive() {
     let catalog = restored();
     let of = |archive, position| {

@@ -6,6 +6,7 @@ use super::{ClusterPlan, bring_up, timed};
 use crate::{
     base::error::{Context, Error},
     data_plane::{
+        backups::settle::archive_end,
         clusters::{ClusterSpec, UpgradeSpec, UpgradeStep},
         context::DataPlaneContext,
         metrics::Step,
@@ -67,6 +68,10 @@ async fn attempt(
         },
         number: upgrade.number,
     };
+    // The last commits of the earlier version are archived, too: its log ends here.
+    let stop = context.driver.stop(&project.cluster.project);
+    timed(context, Step::Stop, stop).await?;
+    archive_end(context, project.id, &project.cluster).await;
     let (sender, mut steps) = watch::channel(UpgradeStep::Started);
     let work = timed(
         context,
