@@ -26,6 +26,8 @@ use super::{
     key_exchange::ServiceCredential,
     log, public_keys,
     rejection::{RequestRejection, close},
+    replacement,
+    replacement::{NotReplaced, REPLACEMENTS_MAX},
     request, request_headers,
     request_headers::ForwardingHeaders,
     routes::{Route, RouteStatus},
@@ -38,15 +40,12 @@ use crate::{
     data_plane::{
         database_access::bans,
         services,
-        services::{ServiceCaller, ServiceUse, Unavailable},
+        services::{ServiceCaller, ServiceUse},
     },
     platform::telemetry,
 };
 
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
-
-/// Replaced processes that one request waits for.
-const REPLACEMENTS_MAX: usize = 3;
 
 /// Response to a client.
 pub(super) type ProxyResponse = Response<DownloadBody>;
@@ -317,11 +316,6 @@ async fn forward(
     ))
 }
 
-/// The process of a service ended before a request reached it, and there is no other.
-#[derive(Debug, thiserror::Error)]
-#[error("the service is not available")]
-struct NotReplaced(Unavailable);
-
 /// Sends a request. If the process of a service has ended before the request reached it, the
 /// request waits for the process that replaces it.
 async fn send(
@@ -332,19 +326,13 @@ async fn send(
 ) -> Result<Response<UpstreamBody>, BodyError> {
     let mut address = upstream.address().clone();
     for _ in 0..REPLACEMENTS_MAX {
-        match (connection.pool.send(&address, request).await, &*service_use) {
-            (Err(SendFailure::Unsent(unsent, error)), Some(used)) => {
-                let replaced = services::replacement(&connection.context, used).await;
-                let replaced = replaced.map_err(NotReplaced)?;
-                let replaced = replaced.ok_or(error)?;
-                address = replaced.upstream().address().clone();
-                *service_use = Some(replaced);
+        match connection.pool.send(&address, request).await {
+            Err(SendFailure::Unsent(unsent, error)) => {
+                address = replacement::replace(connection, service_use, error).await?;
                 request = *unsent;
             }
-            (Err(SendFailure::Unsent(_, error) | SendFailure::Failed(error)), _) => {
-                return Err(error);
-            }
-            (Ok(response), _) => return Ok(response),
+            Err(SendFailure::Failed(error)) => return Err(error),
+            Ok(response) => return Ok(response),
         }
     }
     connection

@@ -31,6 +31,7 @@ mod plain_http;
 mod project_settings;
 mod public_keys;
 mod rejection;
+mod replacement;
 mod request;
 mod request_headers;
 mod routes;

@@ -32,10 +32,12 @@ use super::{
     connection::ClientConnection,
     forward,
     forward::{Forwarded, ProxyResponse},
+    functions,
     open_tunnels::TunnelGrant,
     rejection::RequestRejection,
-    request_headers,
-    upstream_pool::{UpstreamBody, UpstreamPool},
+    replacement, request_headers,
+    upstream_pool::UpstreamBody,
+    upstreams::Service,
 };
 
 /// Idle timeout. A tunnel without traffic is closed after one to two times this duration.
@@ -68,10 +70,18 @@ pub(super) async fn open(
     set_upgrade_headers(request.headers_mut());
     let sent = Notify::new();
     sent.notify_one();
-    let exchange = UpstreamPool::send_upgrade(forwarded.upstream.address(), request);
-    let mut response =
-        forward::with_response_timeout(service, service.response_timeout(), &sent, exchange)
-            .await?;
+    let exchange = async {
+        let opened = replacement::connect(connection, &mut forwarded).await?;
+        opened.upgrade(request).await
+    };
+    let patience = service.response_timeout();
+    let response = forward::with_response_timeout(service, patience, &sent, exchange).await;
+    let mut response = match (response, &forwarded.service_use) {
+        (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
+            return Err(functions::end_of_process(used).await);
+        }
+        (response, _) => response?,
+    };
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let mut declined = forward::client_response(
             response.map(UpstreamBody::from),

@@ -99,7 +99,7 @@ impl Idle {
 }
 
 /// A connection to an upstream.
-struct UpstreamConnection {
+pub(super) struct UpstreamConnection {
     service: UpstreamAddress,
     sender: http1::SendRequest<UploadBody>,
     connection: http1::Connection<TokioIo<UpstreamStream>, UploadBody>,
@@ -115,6 +115,15 @@ impl UpstreamConnection {
             connection,
             ended: false,
         })
+    }
+
+    /// Sends an upgrade request, and hands the connection over to its task.
+    pub(super) async fn upgrade(
+        mut self,
+        request: Request<UploadBody>,
+    ) -> Result<Response<Incoming>, BodyError> {
+        tokio::spawn(self.connection.with_upgrades());
+        Ok(self.sender.send_request(request).await?)
     }
 
     /// Reads and writes without blocking.
@@ -323,18 +332,11 @@ impl UpstreamPool {
         }
     }
 
-    /// Sends an upgrade request via a new connection.
-    pub(super) async fn send_upgrade(
+    /// Opens a connection that is not pooled.
+    pub(super) async fn connect(
         service: &UpstreamAddress,
-        request: Request<UploadBody>,
-    ) -> Result<Response<Incoming>, BodyError> {
-        let UpstreamConnection {
-            mut sender,
-            connection,
-            ..
-        } = UpstreamConnection::new(service).await?;
-        tokio::spawn(connection.with_upgrades());
-        Ok(sender.send_request(request).await?)
+    ) -> Result<UpstreamConnection, BodyError> {
+        UpstreamConnection::new(service).await
     }
 
     /// Closes expired connections periodically.

@@ -1,11 +1,13 @@
 //! Edge Functions with the real runtime: streams, WebSockets, work after the response, files and
 //! packages.
 
+use std::{fs, os::unix::net::UnixStream, path::Path};
+
 use gantry::data_plane::{services, services::sweep};
 use serde_json::json;
 
 use super::{functions::Functions, until};
-use crate::support::machine::is_root;
+use crate::support::machine::{is_root, kill, processes_under};
 
 const STREAMS: &str = r#"
 let cancelled = 0;
@@ -72,17 +74,54 @@ async fn process_of_the_greatest_age_takes_no_more_requests_though_it_is_in_use(
     floor.stop().await;
 }
 
+/// Returns whether a socket of a function below a folder accepts connections.
+fn accepts_connections(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|path| {
+        if path.is_dir() {
+            return accepts_connections(&path);
+        }
+        path.ends_with("s") && UnixStream::connect(path).is_ok()
+    })
+}
+
+/// A request for a WebSocket of the function of streams.
+fn web_socket(host: &str) -> String {
+    format!(
+        "GET /functions/v1/streams/socket HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n\
+         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+}
+
+#[tokio::test]
+async fn web_socket_waits_for_the_process_that_replaces_a_killed_one() {
+    let floor = Functions::new().await;
+    floor.deploy("streams", STREAMS, 201).await;
+    let host = floor.gate.host();
+    let folders = floor.gate.node.machine.home.socket_dir("");
+    // From addresses of their own, because a process that ends is charged to the open WebSocket.
+    for address in 2..5 {
+        for (pid, _) in processes_under(&folders) {
+            kill(pid).await;
+        }
+        // The kernel closes a socket after the process has ended.
+        until(async || !accepts_connections(&folders)).await;
+        let mut client = floor.gate.client_from([127, 0, 0, address].into()).await;
+        client.send(&web_socket(&host)).await;
+        let head = client.read_to("\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 101"), "{head}");
+    }
+    floor.stop().await;
+}
+
 #[tokio::test]
 async fn web_socket_and_body_reach_the_function() {
     let floor = Functions::new().await;
     floor.deploy("streams", STREAMS, 201).await;
     let host = floor.gate.host();
     let mut client = floor.gate.client().await;
-    let request = format!(
-        "GET /functions/v1/streams/socket HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n\
-         Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    );
+    let request = web_socket(&host);
     client.send(&request).await;
     let head = client.read_to("\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 101"), "{head}");
