@@ -9,7 +9,7 @@
 //! - `output` makes log events of their lines.
 //! - `deploy` stores an uploaded version. `egress` has the ports that functions may connect to.
 //! - `relative_path` parses names of files, `sources` has their folders, `eszip` reads bundles,
-//!   `type_imports` finds imports that are not fetched.
+//!   `type_imports` finds imports that are not fetched, `node_network` uses of `node:net`.
 //! - `versions` stores functions and versions, `secrets` the project's variables; `environment` has
 //!   those of the platform, and `database` the socket behind the address of the database.
 
@@ -22,6 +22,7 @@ mod environment;
 pub mod eszip;
 mod limits;
 mod live;
+mod node_network;
 mod output;
 mod process;
 mod relative_path;

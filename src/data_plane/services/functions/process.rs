@@ -4,7 +4,7 @@
 //! function, before its first start. It executes no module of the function then.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -23,6 +23,7 @@ use super::{
     egress::EgressPorts,
     environment::{DATABASE_PORT, POOLER_PORT, database_host, platform_variables},
     live::LiveFunction,
+    node_network,
     output::LoggedFunction,
     secrets,
     sources::VersionFolder,
@@ -56,7 +57,7 @@ const FETCH_MAX: Duration = Duration::from_mins(1);
 const MESSAGE_BYTES_MAX: u64 = 16 << 10;
 /// Size of one file that is fetched, in bytes.
 const FETCHED_FILE_BYTES_MAX: u64 = 256 << 20;
-/// Name of the file that marks fetched packages. It contains the version of the kit.
+/// Name of the file that marks fetched packages, with [`FetchedPackages`].
 const FETCHED: &str = "fetched";
 /// Argument of a kit with the networks that functions may not reach.
 const DENIED_NETWORKS: &str = "--deny-net=";
@@ -138,7 +139,8 @@ pub(in crate::data_plane::services) async fn prepare(
         kit,
         owner,
     };
-    plan.fetch(&modules)
+    let uses_node_network = plan
+        .fetch(&modules)
         .await
         .map_err(|why| StartFailure::new(UnavailableReason::Failed, why))?;
     let execution = context.entropy.uuid();
@@ -155,7 +157,7 @@ pub(in crate::data_plane::services) async fn prepare(
             "host": database_host(context, &id.reference),
             "ports": [DATABASE_PORT, POOLER_PORT],
         },
-        "node": uses_node(&version.source()),
+        "node": uses_node_network,
     });
     let settings = SecretString::from(settings.to_string());
     folder
@@ -206,31 +208,6 @@ fn deployment_id(project: &ProjectRef, live: &LiveFunction) -> String {
     format!("{project}_{}_{}", live.id, live.version)
 }
 
-/// Returns whether a module uses modules of Node.js. Their servers listen by calls of their own.
-fn uses_node(source: &Path) -> bool {
-    let mut folders = vec![source.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = fs::read_dir(folder) else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                Ok(_) => {
-                    let text = fs::read(entry.path()).unwrap_or_default();
-                    let has = |text: &str, needle: &str| text.contains(needle);
-                    let text = String::from_utf8_lossy(&text);
-                    if has(&text, "node:") || has(&text, "npm:") {
-                        return true;
-                    }
-                }
-                Err(_) => {}
-            }
-        }
-    }
-    false
-}
-
 /// The modules that a version begins with.
 pub(super) struct FunctionModules {
     pub(super) entrypoint: String,
@@ -260,6 +237,43 @@ impl FunctionModules {
     }
 }
 
+/// The content of [`FETCHED`]: the version of the kit, and a second line unless no module uses the
+/// network modules of Node.js.
+struct FetchedPackages<'a> {
+    kit: &'a str,
+    uses_node_network: bool,
+}
+
+impl<'a> FetchedPackages<'a> {
+    /// Second line of versions without network modules. Earlier releases wrote one line.
+    const NO_NETWORK: &'static str = "no node:net";
+
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut lines = text.lines();
+        Some(Self {
+            kit: lines.next()?,
+            uses_node_network: lines.next() != Some(Self::NO_NETWORK),
+        })
+    }
+}
+
+impl fmt::Display for FetchedPackages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.kit)?;
+        if self.uses_node_network {
+            return Ok(());
+        }
+        writeln!(f, "{}", Self::NO_NETWORK)
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(io::Error::other)?
+}
+
 /// A version with packages to fetch.
 pub(super) struct FetchPlan<'a> {
     pub(super) context: &'a DataPlaneContext,
@@ -270,27 +284,39 @@ pub(super) struct FetchPlan<'a> {
 }
 
 impl FetchPlan<'_> {
-    /// Fetches the packages of a version, unless this version of the kit did so.
+    /// Fetches the packages of a version, unless this version of the kit did so. Returns whether
+    /// they, or the version's own modules, use the network modules of Node.js.
     ///
     /// Errors: the message of the runtime.
-    pub(super) async fn fetch(&self, modules: &FunctionModules) -> Result<(), String> {
+    pub(super) async fn fetch(&self, modules: &FunctionModules) -> Result<bool, String> {
         let marker = self.folder.path().join(FETCHED);
-        if fs::read_to_string(&marker).is_ok_and(|version| version == self.kit.version) {
-            return Ok(());
+        if let Ok(text) = fs::read_to_string(&marker)
+            && let Some(fetched) = FetchedPackages::parse(&text)
+            && fetched.kit == self.kit.version
+        {
+            return Ok(fetched.uses_node_network);
         }
         let (folder, owner) = (self.folder.clone(), self.owner);
         let (entrypoint, map) = (modules.entrypoint.clone(), modules.import_map.clone());
-        let prepared = tokio::task::spawn_blocking(move || {
+        let failed = |error: io::Error| format!("preparing the files of a function: {error}");
+        blocking(move || {
             type_imports::generate(&folder.source(), &entrypoint, map.as_deref())?;
             hand_over(&folder, owner)
-        });
-        let prepared = prepared.await.map_err(|error| error.to_string())?;
-        prepared.map_err(|error| format!("preparing the files of a function: {error}"))?;
+        })
+        .await
+        .map_err(failed)?;
         self.run(modules).await?;
+        let folders = [self.folder.source(), self.folder.cache()];
+        let used = blocking(move || Ok(node_network::is_used(folders))).await;
+        let fetched = FetchedPackages {
+            kit: &self.kit.version,
+            uses_node_network: used.map_err(failed)?,
+        };
         let unfinished = marker.with_extension("new");
-        fs::write(&unfinished, &self.kit.version)
+        fs::write(&unfinished, fetched.to_string())
             .and_then(|()| fs::rename(&unfinished, &marker))
-            .map_err(|error| format!("preparing the files of a function: {error}"))
+            .map_err(failed)?;
+        Ok(fetched.uses_node_network)
     }
 
     async fn run(&self, modules: &FunctionModules) -> Result<(), String> {

@@ -274,7 +274,9 @@ async fn fetch(
     let permit = permit.map_err(|error| Error::internal("waiting for the bundler", error))?;
     let fetched = Box::pin(plan.fetch(&modules)).await;
     drop(permit);
-    fetched.map_err(|why| Error::Rejected(format!("Failed to bundle the function: {why}").into()))
+    fetched
+        .map(drop)
+        .map_err(|why| Error::Rejected(format!("Failed to bundle the function: {why}").into()))
 }
 
 async fn is_active(context: &DataPlaneContext, project: ProjectId) -> bool {
