@@ -29,14 +29,27 @@ use tokio::{net::UnixStream, time::sleep};
 
 const ROUNDS: usize = 3;
 /// Starts of which the processor time is added up: the kernel counts it in units of 10 ms.
-const STARTS: u32 = 4;
+const STARTS: u32 = 6;
 /// Functions that run at once.
 const FUNCTIONS: usize = 50;
 /// A text that ends as the client of the benchmark expects.
 const HELLO: &str = "Deno.serve(() => new Response('[{}]'))";
-const PACKAGE: &str = "import { createClient } from 'npm:@supabase/supabase-js@2.58.0';\
-                       const client = createClient('http://localhost', 'key');\
-                       Deno.serve(() => new Response(client ? '[{}]' : ''))";
+/// Functions of which the first call is compared with that of [`HELLO`]: a package that loads
+/// `node:http`, and a later version of it that loads no network module of Node.js.
+const PACKAGES: [(&str, &str); 2] = [
+    (
+        "node-http",
+        "import { createClient } from 'npm:@supabase/supabase-js@2.58.0';\
+         const client = createClient('http://localhost', 'key');\
+         Deno.serve(() => new Response(client ? '[{}]' : ''))",
+    ),
+    (
+        "web-only",
+        "import { createClient } from 'npm:@supabase/supabase-js@2.119.1';\
+         const client = createClient('http://localhost', 'key');\
+         Deno.serve(() => new Response(client ? '[{}]' : ''))",
+    ),
+];
 
 fn main() -> Outcome<()> {
     edge_project::run("functions", async |kits| run(&kits).await)
@@ -154,34 +167,55 @@ impl Setup {
         Ok(())
     }
 
-    /// Compares the processor time of the first call of a function with a package and of one
-    /// without.
+    /// Compares the first call of functions with a package with that of one without.
     async fn first_calls(&self) -> Outcome<()> {
-        self.deploy("package", PACKAGE)?;
-        let mut ticks = [0, 0];
+        for (slug, text) in PACKAGES {
+            self.deploy(slug, text)?;
+            self.answers(slug).await?;
+        }
+        let slugs = ["hello", PACKAGES[0].0, PACKAGES[1].0];
+        let (mut ticks, mut times) = ([0; 3], [const { Vec::new() }; 3]);
         for _ in 0..STARTS {
-            for (index, slug) in ["hello", "package"].into_iter().enumerate() {
-                self.end_all().await?;
-                self.answers(slug).await?;
-                let pid = self.pids()?.pop().ok_or("no process")?;
+            for (index, slug) in slugs.into_iter().enumerate() {
+                self.change_environment()?;
+                times[index].push(millis(self.answers(slug).await?));
+                // The processes of the earlier environment end by themselves.
+                let pid = self.pids()?.into_iter().max().ok_or("no process")?;
                 ticks[index] += processor_ticks(pid.unsigned_abs())?;
             }
         }
-        let [hello, package] = ticks.map(|ticks| f64::from(ticks) * 10.0 / f64::from(STARTS));
+        let times = times.map(median);
+        let processor = ticks.map(|ticks| f64::from(ticks) * 10.0 / f64::from(STARTS));
         println!(
-            "processor time to a first answer: {hello:.0} ms, with supabase-js {package:.0} ms, ratio {:.2}",
-            package / hello
+            "first answer: {:.0} ms, {:.0} ms of processor time",
+            times[0], processor[0]
         );
+        for index in 1..slugs.len() {
+            println!(
+                "first answer with supabase-js, {}: {:.0} ms, ratio {:.2}; processor time {:.0} ms, ratio {:.2}",
+                slugs[index],
+                times[index],
+                times[index] / times[0],
+                processor[index],
+                processor[index] / processor[0]
+            );
+        }
+        Ok(())
+    }
+
+    /// Changes the secrets of the project. The next call of each function starts a process.
+    fn change_environment(&self) -> Outcome<()> {
+        let path = format!("/v1/projects/{}/secrets", self.0.project);
+        let value = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+        let body = format!(r#"[{{"name": "ROUND", "value": "{}"}}]"#, value.as_nanos());
+        self.0.gantry.send("POST", &path, &body)?;
         Ok(())
     }
 
     /// Ends all processes, and waits until another start is possible at once.
     async fn end_all(&self) -> Outcome<()> {
-        // Another environment: the next call starts a process without a pause after the end.
-        let path = format!("/v1/projects/{}/secrets", self.0.project);
-        let value = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-        let body = format!(r#"[{{"name": "ROUND", "value": "{}"}}]"#, value.as_nanos());
-        self.0.gantry.send("POST", &path, &body)?;
+        // The next call starts a process without a pause after the end.
+        self.change_environment()?;
         end_all(|| self.pids()).await
     }
 
