@@ -27,12 +27,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{
-        Account, ClusterSpec, CopyPriority, CopyProgress, CopySpec, Engine, Home, Launcher,
-        LocalDriver, server::Host,
-    },
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::{
+    Account, ClusterSpec, CopyPriority, CopyProgress, CopySpec, Engine, Home, Launcher,
+    LocalDriver, server::Host,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

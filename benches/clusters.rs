@@ -24,20 +24,16 @@ use axum::{body::Body, http::Request};
 use gantry::{
     api::{accounts, organizations, tokens},
     app::{App, Settings},
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        sealing::SealingKey,
-    },
-    data_plane::{
-        clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
-        projects::{lease, warm_pool::WarmPoolSize},
-    },
+    data_plane::projects::{lease, warm_pool::WarmPoolSize},
     platform::{
+        db::Db,
         http::{Api, Transport, openapi::PublishedLinks},
         rate_limits::{Memory, Options},
+        sealing::SealingKey,
     },
 };
+use gantry_base::clock::{Clock, Entropy};
+use gantry_node::clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host};
 use http_body_util::BodyExt;
 use processes::{
     available, kill_under, own_processor_time, processes_under, processor_time, proportional,

@@ -26,22 +26,20 @@ use std::{
 use gantry::{
     api::{accounts, organizations, tokens},
     app::{App, Settings},
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        ids::ProjectRef,
-        sealing::SealingKey,
-    },
-    data_plane::{
-        clusters::{
-            Account, Control, Engine, Home, Launcher, LocalDriver, OWNER_LOGIN, server::Host,
-        },
-        projects::warm_pool::WarmPoolSize,
-    },
+    data_plane::projects::warm_pool::WarmPoolSize,
     platform::{
+        db::Db,
         http::{Transport, openapi::PublishedLinks, server},
         rate_limits::{Memory, Options},
+        sealing::SealingKey,
     },
+};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::ProjectRef,
+};
+use gantry_node::clusters::{
+    Account, Control, Engine, Home, Launcher, LocalDriver, OWNER_LOGIN, server::Host,
 };
 use serde_json::{Value, json};
 use tokio::{

@@ -11,12 +11,10 @@
 
 use std::{env, num::NonZeroU32};
 
-use gantry::{
-    base::ids::{OrganizationId, UserId},
-    platform::rate_limits::{
-        CounterCapacity, CounterKey, CounterScope, Identifier, Memory, Window, per,
-    },
+use gantry::platform::rate_limits::{
+    CounterCapacity, CounterKey, CounterScope, Identifier, Memory, Window, per,
 };
+use gantry_base::ids::{OrganizationId, UserId};
 use governor::{Quota, RateLimiter};
 use limitador::limit::{Context, Limit, Namespace};
 use rustix::time::{ClockId, clock_gettime};

@@ -17,12 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{
-        Account, ClusterSpec, ControlGroups, CopyPriority, Engine, Home, Launcher, LocalDriver,
-        ResourceLimits, Resources, server::Host,
-    },
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::{
+    Account, ClusterSpec, ControlGroups, CopyPriority, Engine, Home, Launcher, LocalDriver,
+    ResourceLimits, Resources, server::Host,
 };
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};

@@ -23,12 +23,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{
-        Account, ClusterSpec, CopyPriority, Engine, Home, Host, Installed, Launcher, LayoutOptions,
-        LocalDriver, OldVersions, superuser, template::SUPERUSER,
-    },
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::{
+    Account, ClusterSpec, CopyPriority, Engine, Home, Host, Installed, Launcher, LayoutOptions,
+    LocalDriver, OldVersions, superuser, template::SUPERUSER,
 };
 use tokio_postgres::{Config, NoTls};
 
@@ -42,8 +40,8 @@ const READY_PATIENCE: Duration = Duration::from_mins(1);
 const FIRST_UID: u32 = 710_000;
 /// The contents of a template before the platform's schemas.
 const ROLES: [&str; 2] = [
-    include_str!("../src/data_plane/clusters/recipes/project.sql"),
-    include_str!("../src/data_plane/clusters/recipes/grants.sql"),
+    include_str!("../crates/node/src/clusters/recipes/project.sql"),
+    include_str!("../crates/node/src/clusters/recipes/grants.sql"),
 ];
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

@@ -18,25 +18,24 @@ use bytes::Bytes;
 use gantry::{
     api::{accounts, endpoints, organizations, tokens},
     app::{App, Settings},
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        ids::UserId,
-        sealing::SealingKey,
-    },
-    data_plane::{
-        clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
-        projects::warm_pool::WarmPoolSize,
-    },
+    data_plane::projects::warm_pool::WarmPoolSize,
     platform::{
         access::{OauthScope, Organization, Permission, needs},
+        db::Db,
         http::{Api, Endpoint, Json, Tag, Transport, Verb, mount, openapi::PublishedLinks, server},
         rate_limits::{
-            Memory, Options, PolicyContext, STANDARD, overrides, overrides::OverrideTarget,
+            Memory, Options, PolicyContext, STANDARD,
+            overrides::{self, OverrideTarget},
         },
+        sealing::SealingKey,
     },
     web,
 };
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::UserId,
+};
+use gantry_node::clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host};
 use http_body_util::Full;
 use hyper::{Response, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
@@ -116,7 +115,7 @@ struct Ready {
     ready: bool,
 }
 
-async fn tiny(_: Organization) -> Result<Json<Ready>, gantry::base::error::Error> {
+async fn tiny(_: Organization) -> Result<Json<Ready>, gantry::platform::error::Error> {
     Ok(Json(Ready { ready: true }))
 }
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use dev::{Dev, Outcome, PASSWORD, free_port};
-use gantry::data_plane::clusters::{Account, Engine};
+use gantry_node::clusters::{Account, Engine};
 use tokio_postgres::{Client, NoTls};
 
 const ROUNDS: usize = 5;
@@ -29,7 +29,7 @@ const SECONDS: &str = "3";
 /// Number of idle sessions.
 const IDLE: u32 = 25;
 /// Configuration of a project's cluster.
-const CONF: &str = include_str!("../src/data_plane/clusters/recipes/project.conf");
+const CONF: &str = include_str!("../crates/node/src/clusters/recipes/project.conf");
 
 fn main() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;

@@ -24,21 +24,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gantry::{
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        ids::UserId,
-    },
-    data_plane::clusters::{Account, Control, Engine, Home, Launcher, server::Host},
-    platform::{
-        rate_limits,
-        rate_limits::{
-            CounterKey, CounterScope, Identifier, Limit, LimitKey, Memory, Options, RateLimiter,
-            Shared, StoreMetrics, Window, per,
-        },
+use gantry::platform::{
+    db::Db,
+    rate_limits::{
+        self, CounterKey, CounterScope, Identifier, Limit, LimitKey, Memory, Options, RateLimiter,
+        Shared, StoreMetrics, Window, per,
     },
 };
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::UserId,
+};
+use gantry_node::clusters::{Account, Control, Engine, Home, Launcher, server::Host};
 use tokio::{net::UnixStream, task::JoinSet};
 use tokio_postgres::{Client, NoTls, Statement, types::ToSql};
 

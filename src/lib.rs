@@ -7,15 +7,16 @@
 //! - [`app`]: configuration, start-up, background tasks and the operator's API
 //! - [`web`]: the account pages
 //! - [`api`]: the operations, one folder for each resource
-//! - [`data_plane`]: the clusters of projects, and the proxies and hostnames through which clients
+//! - [`data_plane`]: the state of projects, and the proxies and hostnames through which clients
 //!   reach them
 //! - [`platform`]: the services of every operation: HTTP, access, rate limits, audit log,
-//!   notifications, telemetry
-//! - [`base`]: time, identifiers, errors, the control database, network and object storage
+//!   notifications, telemetry, errors, the control database, object storage
+//!
+//! Below them are two packages: `gantry-node` works with the files, processes and sockets of one
+//! machine, and `gantry-base` has time, identifiers and network.
 
 pub mod api;
 pub mod app;
-pub mod base;
 pub mod cli;
 pub mod data_plane;
 pub mod platform;

@@ -7,10 +7,13 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     platform::{
         access::{Organization, Permission as P, pat_only},
-        audit::{AuditEntry, Chain, read, read::AuditFilter},
+        audit::{
+            AuditEntry, Chain,
+            read::{self, AuditFilter},
+        },
+        error::Error,
         http::{Endpoint, Json, Query, Tag, Verb, mount, output::JsonLines},
         rate_limits::STANDARD,
     },

@@ -6,6 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use gantry_base::ids::ProjectRef;
 
 use super::{
     accounts::oidc::OidcProvider,
@@ -18,10 +19,10 @@ use super::{
     projects::listing::Listings,
 };
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     data_plane::context::{DataPlaneContext, ProjectRemovalHook},
     platform::{
         context::ChangeListener,
+        error::Error,
         http::{Call, Input, openapi::OperationDoc},
         tables::{Cache, Task},
     },

@@ -8,13 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::{
         api_keys,
-        services::{
-            rest,
-            rest::{RestSettings, RestSettingsUpdate},
-        },
+        services::rest::{self, RestSettings, RestSettingsUpdate},
     },
     platform::{
         access::{
@@ -22,6 +18,7 @@ use crate::{
             User, decide, needs,
         },
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

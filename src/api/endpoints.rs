@@ -10,9 +10,9 @@ use crate::{
         signing_keys, snippets, sso_providers, storage_buckets, temporary_access, third_party_auth,
         tokens,
     },
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Tag, Verb, input::RequestLine, mount, output::OkEmpty},
         rate_limits::STANDARD,
     },

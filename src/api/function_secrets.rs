@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::services::functions::{secrets, secrets::NewSecret},
+    data_plane::services::functions::secrets::{self, NewSecret},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Endpoint, Json, Tag, Verb,
             input::LargeJson,

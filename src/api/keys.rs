@@ -7,14 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::{
-        api_keys,
-        api_keys::{ApiKey, ApiKeyUpdate, ClaimsTemplate, KeyRemoval, Kind, NewApiKey},
+    data_plane::api_keys::{
+        self, ApiKey, ApiKeyUpdate, ClaimsTemplate, KeyRemoval, Kind, NewApiKey,
     },
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, PathId, Query, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },

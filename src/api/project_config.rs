@@ -1,20 +1,16 @@
 //! The whole configuration of a project in one document.
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
     api::{context::ApiContext, data_api},
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
     data_plane::{
         database_access::{self, restrictions},
         projects::{engine_major, parameters},
-        service_settings,
-        service_settings::{AUTH, REALTIME, STORAGE},
+        service_settings::{self, AUTH, REALTIME, STORAGE},
         services::{
             pooler::{self, PoolMode, PoolerConfig},
             rest,
@@ -22,6 +18,7 @@ use crate::{
     },
     platform::{
         access::{Permission as P, Project, pat_only},
+        error::{Context, Error},
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

@@ -8,16 +8,14 @@ use serde_json::{Map, Value};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::{
-        project_settings,
-        project_settings::{
-            ApplyRequest, Drift, ProjectSettings, RequestedSettings, SettingsPlan, SettingsVersion,
-        },
+    data_plane::project_settings::{
+        self, ApplyRequest, Drift, ProjectSettings, RequestedSettings, SettingsPlan,
+        SettingsVersion,
     },
     platform::{
         access::{Permission as P, Project, pat_only},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

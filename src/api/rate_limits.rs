@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::{context::ApiContext, endpoints},
-    base::error::Error,
     platform::{
         access::{Access, Subject, User},
+        error::Error,
         http::{Endpoint, Json, Query, Tag, Verb, mount, router::placeholders},
         rate_limits::{CounterKey, CounterScope, LimitKey, Policy, PolicyContext, UNCOUNTED},
     },

@@ -9,14 +9,14 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::api_keys::{
-        SigningKeyState, rotation,
-        rotation::{NewSigningKey, SigningAlgorithm, SigningKeyView},
+        SigningKeyState,
+        rotation::{self, NewSigningKey, SigningAlgorithm, SigningKeyView},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, PathId, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },

@@ -8,14 +8,11 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::{
-        sso_providers,
-        sso_providers::{SsoProvider, SsoProviderUpdate},
-    },
+    data_plane::sso_providers::{self, SsoProvider, SsoProviderUpdate},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::Created,
         },

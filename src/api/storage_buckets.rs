@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::{Context as _, Error},
     data_plane::{
         database_session::{
             DATABASE, READER,
@@ -15,6 +14,7 @@ use crate::{
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
+        error::{Context as _, Error},
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

@@ -9,14 +9,11 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::{
-        third_party_auth,
-        third_party_auth::{KeySource, ThirdPartyAuth},
-    },
+    data_plane::third_party_auth::{self, KeySource, ThirdPartyAuth},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::Created,
         },

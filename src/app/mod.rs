@@ -5,52 +5,41 @@ pub mod operator_api;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use gantry_base::clock::{Clock, Entropy};
+use gantry_node::{cluster_driver::ClusterDriver, clusters::Home};
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
 
 use crate::{
     api::{
         accounts::oidc::OidcProvider,
-        branches,
-        branches::BranchOptions,
+        branches::{self, BranchOptions},
         context::{ApiContext, ApiSettings},
         endpoints, log_drains, logs, oauth,
     },
-    base::{
-        clock::{Clock, Entropy},
-        db::{Db, heartbeat},
-        error::Error,
-        sealing::SealingKey,
-    },
     data_plane::{
-        backups,
-        backups::BackupOptions,
-        cluster_driver::ClusterDriver,
-        clusters::Home,
+        backups::{self, BackupOptions},
         context::{DataPlaneContext, DataPlaneSettings},
-        domains::{
-            hostnames,
-            hostnames::{acme::CertificateAuthority, dns::Dns},
-        },
+        domains::hostnames::{self, acme::CertificateAuthority, dns::Dns},
         installation,
         postgres_proxy::PublishedAddress,
         projects::{
             NewTableGrants, idle, lease, reconciler, sizes::SizeTable, upkeep, warm_pool, watchdog,
         },
-        service_proxy,
-        service_proxy::upstreams::Upstreams,
-        services,
-        services::ServiceOptions,
+        service_proxy::{self, upstreams::Upstreams},
+        services::{self, ServiceOptions},
         temporary_access, third_party_auth,
     },
     platform::{
         access::{Directory, call_log, last_used},
         context::{PlatformContext, PlatformSettings},
+        db::{Db, heartbeat},
+        error::Error,
         http::{Api, Endpoint, Transport, openapi::PublishedLinks},
-        notifications, rate_limits,
-        rate_limits::{Memory, RateLimiter, Shared},
-        telemetry,
-        telemetry::Metrics,
+        notifications,
+        rate_limits::{self, Memory, RateLimiter, Shared},
+        sealing::SealingKey,
+        telemetry::{self, Metrics},
     },
     web,
 };

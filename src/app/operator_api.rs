@@ -25,6 +25,8 @@ use std::{
     sync::Arc,
 };
 
+use gantry_base::{ids::ProjectRef, net::accept::Listener};
+use gantry_node::clusters::Account;
 use hyper::{Method, Request, StatusCode, body::Incoming};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,18 +35,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    base::{error::Error, ids::ProjectRef, net::accept::Listener},
-    data_plane::{
-        clusters::Account,
-        service_proxy::{
-            key_checks, overrides,
-            upstreams::{Service, ServiceUpstream},
-        },
+    data_plane::service_proxy::{
+        key_checks, overrides,
+        upstreams::{Service, ServiceUpstream},
     },
     platform::{
         audit::Recorder,
-        http,
-        http::{Body, Response, client_kind::RejectedRequest, respond, server},
+        error::Error,
+        http::{self, Body, Response, client_kind::RejectedRequest, respond, server},
         notifications,
     },
 };

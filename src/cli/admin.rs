@@ -2,26 +2,25 @@
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::OrgSlug,
+};
 use serde_json::json;
 
 use crate::{
     api::{
-        accounts,
-        accounts::{Account, passwords, sign_in_links},
+        accounts::{self, Account, passwords, sign_in_links},
         organizations,
     },
     app::config::ControlOptions,
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        ids::OrgSlug,
-    },
     cli::{control::OpenControl, limits::operator, output::Output, secret},
     platform::{
         access::{
-            Role, organization_by_slug, sessions,
-            sessions::{SessionSecret, SessionSelection},
+            Role, organization_by_slug,
+            sessions::{self, SessionSecret, SessionSelection},
         },
+        db::Db,
         notifications,
     },
 };
@@ -271,9 +270,9 @@ pub(super) async fn user(db: &Db, email: &str) -> anyhow::Result<Account> {
 }
 
 /// Adds the kind and the name of the missing object to `NotFound`; returns other errors unchanged.
-pub(super) fn about(what: &str, name: &str, error: crate::base::error::Error) -> anyhow::Error {
+pub(super) fn about(what: &str, name: &str, error: crate::platform::error::Error) -> anyhow::Error {
     match error {
-        crate::base::error::Error::NotFound => anyhow::anyhow!("{what} {name} not found"),
+        crate::platform::error::Error::NotFound => anyhow::anyhow!("{what} {name} not found"),
         other => other.into(),
     }
 }

@@ -1,11 +1,11 @@
 //! `gantry application`: verify OAuth applications.
 
 use clap::Subcommand;
+use gantry_base::{clock::Clock, ids::OrgSlug};
 use uuid::Uuid;
 
 use crate::{
-    api::oauth::applications::{verify, verify::VerificationCandidate},
-    base::{clock::Clock, ids::OrgSlug},
+    api::oauth::applications::verify::{self, VerificationCandidate},
     cli::{
         admin::{CommandOptions, about},
         control::OpenControl,

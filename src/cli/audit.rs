@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use gantry_base::ids::OrgSlug;
 use serde_json::json;
 
 use crate::{
-    base::ids::OrgSlug,
     cli::{
         admin::{CommandOptions, about},
         control::OpenControl,
@@ -19,7 +19,10 @@ use crate::{
     },
     platform::{
         access::organization_by_slug,
-        audit::{Chain, Hash, read, verify, verify::Verified},
+        audit::{
+            Chain, Hash, read,
+            verify::{self, Verified},
+        },
     },
 };
 

@@ -4,21 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use gantry_base::clock::{Clock, Entropy};
+use gantry_node::clusters::Location;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::{
     app::config::{BackupPlaceFlags, ControlOptions},
-    base::{
-        clock::{Clock, Entropy},
-        object_store,
-        sealing::SealingKey,
-    },
     cli::{control::OpenControl, output::Output},
     data_plane::{
-        backups,
-        backups::BackupStore,
-        clusters::Location,
+        backups::{self, BackupStore},
         installation::{
             content::{ControlSnapshot, Node, SnapshotName},
             keeper::{Keeper, KeptInstallation},
@@ -26,6 +21,7 @@ use crate::{
             recovery, verification,
         },
     },
+    platform::{object_store, sealing::SealingKey},
 };
 
 /// Options shared by all commands about the store.

@@ -5,14 +5,11 @@ use std::{fs::File, io::Read, path::PathBuf};
 use anyhow::Context as _;
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
+use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde_json::json;
 
 use crate::{
-    api::branches::{
-        operator,
-        operator::{BranchScripts, OperatedBranch, SCRIPT_BYTES_MAX},
-    },
-    base::{clock::Clock, ids::ProjectRef},
+    api::branches::operator::{self, BranchScripts, OperatedBranch, SCRIPT_BYTES_MAX},
     cli::{
         admin::{CommandOptions, about},
         control::OpenControl,

@@ -3,6 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
+use gantry_node::clusters::{
+    Account, Control, Engine, Home, extensions, namespaces_available, sandbox_available,
+};
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::{
@@ -12,14 +15,9 @@ use tokio::{
 
 use crate::{
     app::config::{Config, ControlOptions},
-    base::db::Db,
     cli::{output::Output, serve},
-    data_plane::{
-        clusters::{
-            Account, Control, Engine, Home, extensions, namespaces_available, sandbox_available,
-        },
-        installation,
-    },
+    data_plane::installation,
+    platform::db::Db,
 };
 
 #[derive(Debug, Args)]

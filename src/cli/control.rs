@@ -4,19 +4,14 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{
+    Account, ClusterError, Control, Home, Installed, Launcher, LayoutOptions, Location,
+    server::Host,
+};
 use secrecy::ExposeSecret;
 
-use crate::{
-    app::config::ControlOptions,
-    base::{clock::Entropy, db::Db},
-    data_plane::{
-        clusters::{
-            Account, ClusterError, Control, Home, Installed, Launcher, LayoutOptions, Location,
-            server::Host,
-        },
-        installation::recovery,
-    },
-};
+use crate::{app::config::ControlOptions, data_plane::installation::recovery, platform::db::Db};
 
 /// An open connection to the control database.
 pub(super) struct OpenControl {

@@ -6,16 +6,13 @@ use std::{
     path::PathBuf,
 };
 
+use gantry_node::clusters::Home;
 use tokio::task::JoinSet;
 
 use crate::{
     app::{App, config::Config},
     cli::serve::bind,
-    data_plane::{
-        clusters::Home,
-        postgres_proxy,
-        postgres_proxy::{PostgresProxyTls, PublishedAddress, SessionKind},
-    },
+    data_plane::postgres_proxy::{self, PostgresProxyTls, PublishedAddress, SessionKind},
 };
 
 /// Default port of PostgreSQL.

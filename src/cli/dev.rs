@@ -7,22 +7,24 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use gantry_base::ids::UserId;
+use gantry_node::clusters::{Engine, Home, engines::DEFAULT_MAJOR, extensions, install::Release};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    api::{accounts, accounts::sign_in_links, organizations, tokens},
+    api::{
+        accounts::{self, sign_in_links},
+        organizations, tokens,
+    },
     app::config::Config,
-    base::ids::UserId,
     cli::{
         databases::ListenerDefaults,
         engine::{self, EngineName},
         files::DevFiles,
-        serve,
-        serve::{ClusterShutdown, DatabaseEndpoints, Running},
+        serve::{self, ClusterShutdown, DatabaseEndpoints, Running},
         service::{self, InstallableProgram},
     },
     data_plane::{
-        clusters::{Engine, Home, engines::DEFAULT_MAJOR, extensions, install::Release},
         service_proxy::upstreams::Service,
         services::{has_kit, shelf::KitShelf},
     },
@@ -202,7 +204,7 @@ async fn open_session(running: &Running, files: &DevFiles) -> anyhow::Result<Dev
     let now = app.clock.now();
     let owner = match accounts::by_email(&app.db, FIRST_EMAIL).await {
         Ok(owner) => owner,
-        Err(crate::base::error::Error::NotFound) => {
+        Err(crate::platform::error::Error::NotFound) => {
             accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now, None).await?
         }
         Err(error) => return Err(error.into()),

@@ -3,16 +3,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
+use gantry_node::clusters::Home;
 use tokio::task::JoinSet;
 
 use crate::{
     app::{App, config::Config},
     cli::{databases::ListenerDefaults, serve::bind},
-    data_plane::{
-        clusters::Home,
-        service_proxy,
-        service_proxy::{ServiceProxyListeners, WildcardCertificate},
-    },
+    data_plane::service_proxy::{self, ServiceProxyListeners, WildcardCertificate},
 };
 
 /// Common HTTPS port that needs no privileges.

@@ -7,25 +7,19 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{
+    self, ClusterError, Engines, Home, Installed, OldVersions, archive, debian,
+    install::{self, Release},
+    registry::{NpmConfig, Registry},
+    tools,
+    wheel::{self, ExtensionFiles},
+};
 use serde::Serialize;
 use serde_json::json;
 use url::Url;
 
-use crate::{
-    app::config::ControlOptions,
-    base::clock::Entropy,
-    cli::output::Output,
-    data_plane::{
-        clusters,
-        clusters::{
-            ClusterError, Engines, Home, Installed, OldVersions, archive, debian, install,
-            install::Release,
-            registry::{NpmConfig, Registry},
-            tools,
-            wheel::{self, ExtensionFiles},
-        },
-    },
-};
+use crate::{app::config::ControlOptions, cli::output::Output};
 
 #[derive(Debug, Args)]
 pub(super) struct EngineOptions {

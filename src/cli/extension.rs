@@ -8,6 +8,11 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use gantry_node::clusters::{
+    Engine, ExtensionPolicy, ExtensionRule, Home, Installed, LayoutOptions,
+    bundled::{self, BundledExtension},
+    debian, extensions, wheel,
+};
 use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -15,11 +20,6 @@ use sha2::{Digest, Sha256};
 use crate::{
     app::config::{ControlOptions, ExtensionOptions},
     cli::{engine, output::Output, serve},
-    data_plane::clusters::{
-        Engine, ExtensionPolicy, ExtensionRule, Home, Installed, LayoutOptions,
-        bundled::{self, BundledExtension},
-        debian, extensions, wheel,
-    },
 };
 
 #[derive(Debug, Args)]
@@ -51,7 +51,7 @@ pub(super) enum ExtensionCommand {
         /// Name of the extension.
         name: String,
         /// Major version of PostgreSQL for which the files were built.
-        #[arg(long, default_value_t = crate::data_plane::clusters::engines::DEFAULT_MAJOR)]
+        #[arg(long, default_value_t = gantry_node::clusters::engines::DEFAULT_MAJOR)]
         engine: u16,
         /// Folder with the control file, the SQL scripts and the library.
         #[arg(long, value_name = "DIR")]

@@ -1,10 +1,10 @@
 //! `gantry hostname`: block custom hostnames.
 
 use clap::Subcommand;
+use gantry_base::clock::Clock;
 use serde_json::json;
 
 use crate::{
-    base::clock::Clock,
     cli::{admin::CommandOptions, control::OpenControl, limits::operator},
     data_plane::domains::hostnames::blocked,
 };

@@ -4,20 +4,18 @@ use std::{env, fmt::Write as _};
 
 use anyhow::Context;
 use clap::Args;
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::{Account, Engine, Home, Installed, LayoutOptions};
 use secrecy::SecretString;
 use tokio_postgres::config::Host;
 use url::Url;
 
 use crate::{
     app::config::ControlOptions,
-    base::{clock::Entropy, ids::ProjectRef},
     cli::{output::Output, secret},
-    data_plane::{
-        clusters::{Account, Engine, Home, Installed, LayoutOptions},
-        import::{
-            Import, ImportReport, SourceDatabase,
-            settings::{self, RemoteProject, SettingsReport},
-        },
+    data_plane::import::{
+        Import, ImportReport, SourceDatabase,
+        settings::{self, RemoteProject, SettingsReport},
     },
 };
 

@@ -9,19 +9,18 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use gantry_base::clock::{Clock, Entropy};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    base::{
-        clock::{Clock, Entropy},
+    cli::{admin::CommandOptions, control::OpenControl, secret},
+    platform::{
         db::Db,
         exported_key::{DOCUMENT_BYTES_MAX, ExportedKey, PASSPHRASE_CHARS_MIN},
-        sealing,
-        sealing::SealingKey,
+        sealing::{self, SealingKey},
     },
-    cli::{admin::CommandOptions, control::OpenControl, secret},
 };
 
 /// Largest file with a passphrase, in bytes.

@@ -1,17 +1,17 @@
 //! `gantry key-check`: require API keys for single projects.
 
 use clap::{Subcommand, ValueEnum};
+use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde_json::json;
 
 use crate::{
-    base::{clock::Clock, error::Error, ids::ProjectRef},
     cli::{
         admin::{CommandOptions, about},
         control::OpenControl,
         limits::operator,
     },
     data_plane::service_proxy::key_checks,
-    platform::notifications,
+    platform::{error::Error, notifications},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

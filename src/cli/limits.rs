@@ -1,25 +1,25 @@
 //! `gantry limits`: override rate limits.
 
 use clap::{Args, Subcommand};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::OrgSlug,
+};
+use gantry_node::clusters::Account;
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
     api::{endpoints, oauth::applications},
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        ids::OrgSlug,
-    },
     cli::{
         admin::{CommandOptions, about},
         control::OpenControl,
     },
-    data_plane::clusters::Account,
     platform::{
         access::organization_by_slug,
         audit::Recorder,
-        rate_limits::{overrides, overrides::OverrideTarget},
+        db::Db,
+        rate_limits::overrides::{self, OverrideTarget},
     },
 };
 

@@ -3,16 +3,14 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use clap::{Args, Subcommand};
+use gantry_base::clock::{Clock, Entropy};
 use gantry_logs::store::{FileDamage, RepairSource, RepairedFile, StoreFolders, StoreReport};
 use serde_json::{Value, json};
 
 use crate::{
     app::config::ControlOptions,
-    base::{
-        clock::{Clock, Entropy},
-        object_store::{Flags, RequestTimeouts, S3},
-    },
     cli::output::Output,
+    platform::object_store::{Flags, RequestTimeouts, S3},
 };
 
 #[derive(Debug, Subcommand)]

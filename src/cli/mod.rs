@@ -36,15 +36,11 @@ mod with_postgres;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use gantry_node::clusters::{self, LaunchPlan, UpgradeLaunchPlan};
 
 use crate::{
     app::config::Config,
-    data_plane::{
-        clusters,
-        clusters::{LaunchPlan, UpgradeLaunchPlan},
-        services,
-        services::ServiceLaunchPlan,
-    },
+    data_plane::services::{self, ServiceLaunchPlan},
 };
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.

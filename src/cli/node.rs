@@ -4,16 +4,14 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{Account, Home, Likeness, Location};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    base::clock::Entropy,
     cli::{admin::CommandOptions, control::OpenControl},
-    data_plane::{
-        clusters::{Account, Home, Likeness, Location},
-        projects::lease,
-    },
+    data_plane::projects::lease,
 };
 
 const NEVER_USED: &str = "this data folder was never used by a server, so it needs no adoption; start the server with `gantry serve`";

@@ -1,16 +1,16 @@
 //! `gantry project`: list and purge deleted projects.
 
 use clap::Subcommand;
+use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde_json::json;
 
 use crate::{
-    base::{clock::Clock, ids::ProjectRef},
     cli::{
         admin::{CommandOptions, about},
         control::OpenControl,
         limits,
     },
-    data_plane::projects::{held, held::HeldProject},
+    data_plane::projects::held::{self, HeldProject},
 };
 
 #[derive(Debug, Subcommand)]

@@ -7,28 +7,27 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
+use gantry_base::clock::Clock;
+use gantry_node::clusters::{Account, Engine, Home, Installed, Location};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::{
     app::config::ControlOptions,
-    base::{clock::Clock, db::Db, object_store},
     cli::{backup, control, key, output::Output},
     data_plane::{
         backups::BackupStore,
-        clusters::{Account, Engine, Home, Installed, Location},
         installation::{
             InstallationError,
             content::{About, ControlSnapshot, SnapshotName},
-            fence,
-            fence::StoreEpoch,
+            fence::{self, StoreEpoch},
             files,
             objects::InstallationStore,
-            recovery,
-            recovery::{RecoveredFolder, RecoveredProjects, RecoveryPlan},
+            recovery::{self, RecoveredFolder, RecoveredProjects, RecoveryPlan},
         },
     },
+    platform::{db::Db, object_store},
 };
 
 /// The scheme of object stores.

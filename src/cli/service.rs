@@ -3,15 +3,15 @@
 use std::{fmt, path::Path, str::FromStr};
 
 use clap::{Args, Subcommand};
+use gantry_base::{clock::Entropy, ids::Malformed};
+use gantry_node::clusters::Home;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
     app::config::ControlOptions,
-    base::{clock::Entropy, ids::Malformed},
     cli::{engine, output::Output},
     data_plane::{
-        clusters::Home,
         service_proxy::upstreams::Service,
         services::{
             install,

@@ -4,17 +4,17 @@ use std::{fs::File, io::Read, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::Subcommand;
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::ProjectRef,
+};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
     api::{
-        projects, snippets,
-        snippets::{NewSnippet, SQL_BYTES_MAX, Visibility},
-    },
-    base::{
-        clock::{Clock, Entropy},
-        ids::ProjectRef,
+        projects,
+        snippets::{self, NewSnippet, SQL_BYTES_MAX, Visibility},
     },
     cli::{
         admin::{CommandOptions, about, user},

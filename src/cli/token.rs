@@ -3,20 +3,17 @@
 use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::{Args, Subcommand};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::{OrgSlug, ProjectRef, TokenId},
+};
 use ipnet::IpNet;
 use serde_json::json;
 
 use crate::{
-    api::{
-        tokens,
-        tokens::{
-            LIFE_DAYS_MAX, scoped,
-            scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
-        },
-    },
-    base::{
-        clock::{Clock, Entropy},
-        ids::{OrgSlug, ProjectRef, TokenId},
+    api::tokens::{
+        self, LIFE_DAYS_MAX,
+        scoped::{self, LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
     },
     cli::{
         admin::{CommandOptions, about, user},

@@ -1,10 +1,10 @@
 //! `gantry upstream`: override upstream URLs for single projects.
 
 use clap::Subcommand;
+use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde_json::json;
 
 use crate::{
-    base::{clock::Clock, error::Error, ids::ProjectRef},
     cli::{
         admin::{CommandOptions, about},
         control::OpenControl,
@@ -14,6 +14,7 @@ use crate::{
         overrides,
         upstreams::{Service, ServiceUpstream},
     },
+    platform::error::Error,
 };
 
 #[derive(Debug, Subcommand)]

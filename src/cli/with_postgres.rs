@@ -9,16 +9,14 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{
+    Account, Control, Engine, Engines, Home, Installed, Launcher, LayoutOptions, LocalDriver,
+    OldVersions, engines::DEFAULT_MAJOR, install::Release, server::Host,
+};
 use tokio::process::Command;
 
-use crate::{
-    base::clock::Entropy,
-    cli::engine::{self, EngineName},
-    data_plane::clusters::{
-        Account, Control, Engine, Engines, Home, Installed, Launcher, LayoutOptions, LocalDriver,
-        OldVersions, engines::DEFAULT_MAJOR, install::Release, server::Host,
-    },
-};
+use crate::cli::engine::{self, EngineName};
 
 /// Environment variable for the command: data folder of the temporary control cluster.
 const HOME_VARIABLE: &str = "GANTRY_TEST_HOME";

@@ -7,17 +7,17 @@ use std::{
 };
 
 use async_trait::async_trait;
+use gantry_base::{ids::ProjectRef, net::outbound::OutboundPolicy};
+use gantry_node::{
+    cluster_driver::ClusterDriver,
+    clusters::{Home, Location},
+};
 
 use super::{
     backups::{BackupOptions, Backups},
-    cluster_driver::ClusterDriver,
-    clusters::{Home, Location},
     database_access::AccessRuleCache,
     database_session::ConcurrencyLimits,
-    domains::{
-        hostnames,
-        hostnames::{acme::CertificateAuthority, dns::Dns},
-    },
+    domains::hostnames::{self, acme::CertificateAuthority, dns::Dns},
     installation::keeper::Keeper,
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
@@ -27,25 +27,17 @@ use super::{
         lease::Lease,
         reconciler::Reconciler,
         sizes::{ConnectionBudget, SizeTable},
-        warm_pool,
-        warm_pool::Pool,
+        warm_pool::{self, Pool},
         watchdog::Watchdog,
     },
-    service_proxy,
-    service_proxy::{ServiceProxy, upstreams::Upstreams},
+    service_proxy::{self, ServiceProxy, upstreams::Upstreams},
     services::{ServiceOptions, Services},
     temporary_access,
 };
-use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-        net::outbound::OutboundPolicy,
-    },
-    platform::{
-        context::{ChangeListener, PlatformContext},
-        tables::{Cache, Task},
-    },
+use crate::platform::{
+    context::{ChangeListener, PlatformContext},
+    error::{Context, Error},
+    tables::{Cache, Task},
 };
 
 /// Settings of the operator for clusters, proxies and hostnames.

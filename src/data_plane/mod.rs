@@ -2,8 +2,6 @@
 
 pub mod api_keys;
 pub mod backups;
-pub mod cluster_driver;
-pub mod clusters;
 pub mod context;
 pub mod database_access;
 pub mod database_session;

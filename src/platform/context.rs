@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use gantry_base::clock::{Clock, Entropy};
 use parking_lot::RwLock;
 use uuid::Uuid;
 
@@ -15,12 +16,7 @@ use super::{
     tables::{Cache, Table, Task},
     telemetry::{Metrics, RequestLog},
 };
-use crate::base::{
-    clock::{Clock, Entropy},
-    db::Db,
-    error::Error,
-    sealing::SealingKey,
-};
+use crate::platform::{db::Db, error::Error, sealing::SealingKey};
 
 /// Settings of the operator that operations of any resource read.
 #[derive(Debug, Clone)]

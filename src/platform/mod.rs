@@ -1,11 +1,19 @@
-//! How any operation is served: HTTP, access decisions, rate limits, audit log, notifications and
-//! telemetry. Knows no resource.
+//! How any operation is served: HTTP, access decisions, rate limits, audit log, notifications,
+//! telemetry, errors, the control database and object storage. Knows no resource.
 
 pub mod access;
 pub mod audit;
+pub mod batch_queue;
+pub mod cache;
 pub mod context;
+pub mod db;
+pub mod error;
+pub mod exported_key;
 pub mod http;
+pub mod names;
 pub mod notifications;
+pub mod object_store;
 pub mod rate_limits;
+pub mod sealing;
 pub mod tables;
 pub mod telemetry;

@@ -12,12 +12,11 @@ use tokio::{
 };
 use tokio_postgres::AsyncMessage;
 
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-    },
-    platform::{context::PlatformContext, tables::Table},
+use crate::platform::{
+    context::PlatformContext,
+    db::Db,
+    error::{Context, Error},
+    tables::Table,
 };
 
 /// `application_name` of listening sessions in `pg_stat_activity`.

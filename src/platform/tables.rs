@@ -4,12 +4,10 @@
 //!
 //! A test compares the list with the triggers and foreign keys of the migrations.
 
+use gantry_base::ids::ProjectId;
 use tokio_postgres::Transaction;
 
-use crate::base::{
-    error::{Context, Error},
-    ids::ProjectId,
-};
+use crate::platform::error::{Context, Error};
 
 /// A cache in the memory of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

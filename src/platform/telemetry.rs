@@ -18,9 +18,9 @@ use self::operations::{MILLIS, Operations};
 pub use self::request_log::{
     AnsweredRequest, RequestLog, cut, without_secrets, without_url_secrets,
 };
-use crate::{
-    base::error::{Context, Error},
-    platform::rate_limits::StoreMetrics,
+use crate::platform::{
+    error::{Context, Error},
+    rate_limits::StoreMetrics,
 };
 
 /// Format of log lines.

@@ -7,17 +7,23 @@ use serde::Deserialize;
 
 use crate::{
     api::accounts::{
-        passkeys,
-        passkeys::{PasskeySummary, Passkeys},
-        passwords, sign_in,
-        sign_in::SignInOutcome,
+        passkeys::{self, PasskeySummary, Passkeys},
+        passwords,
+        sign_in::{self, SignInOutcome},
     },
-    base::error::Error,
     platform::{
-        access::{Access, sessions, sessions::SessionSelection},
+        access::{
+            Access,
+            sessions::{self, SessionSelection},
+        },
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
-    web::{Layout, PageResponse, SessionForm, Visitor, labels, labels::Timestamp, page},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor,
+        labels::{self, Timestamp},
+        page,
+    },
 };
 
 pub(super) static ACCOUNT: Endpoint = page(

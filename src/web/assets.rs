@@ -7,9 +7,9 @@ use http::{HeaderValue, StatusCode, header};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Body, Endpoint, Output, Response, Verb, mount, openapi::OperationDoc},
         rate_limits::{Limit, LimitKey, per},
     },

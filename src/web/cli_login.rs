@@ -9,11 +9,12 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    api::tokens::{cli_login, cli_login::LoginChannel},
-    base::{error::Error, names},
+    api::tokens::cli_login::{self, LoginChannel},
     platform::{
         access::{Access, Permission},
+        error::Error,
         http::{Endpoint, Query, Verb, mount},
+        names,
     },
     web::{Layout, PageResponse, SessionForm, Visitor, page, tokens},
 };

@@ -4,9 +4,12 @@
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::{
-    base::error::{Context, CredentialProblem, Error},
     platform::{
-        access::{credential::PresentedCredential, sessions, sessions::SessionSecret},
+        access::{
+            credential::PresentedCredential,
+            sessions::{self, SessionSecret},
+        },
+        error::{Context, CredentialProblem, Error},
         http::Peer,
     },
     web::redirect,
@@ -115,7 +118,7 @@ fn set_cookie(peer: Peer, suffix: &str, value: &str, max_age: i64) -> Result<Hea
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock::Entropy;
+    use gantry_base::clock::Entropy;
 
     fn peer(https: bool) -> Peer {
         Peer {

@@ -4,8 +4,10 @@ use askama::Template;
 use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::{
-    base::error::{Denial, Error},
-    platform::http::{Output, Response, client_kind::RejectedRequest, output::empty, respond},
+    platform::{
+        error::{Denial, Error},
+        http::{Output, Response, client_kind::RejectedRequest, output::empty, respond},
+    },
     web::{Layout, PageResponse, redirect},
 };
 

@@ -6,8 +6,10 @@ use http::{HeaderMap, HeaderName, Uri, header};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
-    base::error::{Denial, Error},
-    platform::http::{Call, Input, null_bytes, openapi::OperationDoc},
+    platform::{
+        error::{Denial, Error},
+        http::{Call, Input, null_bytes, openapi::OperationDoc},
+    },
     web::cookie,
 };
 

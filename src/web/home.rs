@@ -3,9 +3,9 @@
 use askama::Template;
 
 use crate::{
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -40,16 +40,14 @@ pub use form::{OpenForm, SessionForm};
 pub use response::PageResponse;
 pub use visitor::{Layout, Visitor};
 
-use crate::{
-    base::error::Error,
-    platform::{
-        access::Access,
-        http::{
-            Endpoint, Tag, Verb, client_kind::ClientKind, endpoint::MountedHandler,
-            input::RequestLine, mount, router::EndpointSet,
-        },
-        rate_limits::STANDARD,
+use crate::platform::{
+    access::Access,
+    error::Error,
+    http::{
+        Endpoint, Tag, Verb, client_kind::ClientKind, endpoint::MountedHandler, input::RequestLine,
+        mount, router::EndpointSet,
     },
+    rate_limits::STANDARD,
 };
 
 /// Session cookies for authentication, HTML for errors.

@@ -6,15 +6,22 @@ use http::{StatusCode, header};
 
 use crate::{
     api::accounts::oidc::{
-        OidcIdentity, OidcProvider, SignInFlow, identities, identities::IdentityLookup,
+        OidcIdentity, OidcProvider, SignInFlow,
+        identities::{self, IdentityLookup},
     },
-    base::error::Error,
     platform::{
-        access::{Access, Subject, User, sessions, sessions::SessionSecret},
+        access::{
+            Access, Subject, User,
+            sessions::{self, SessionSecret},
+        },
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
-    web::{PageResponse, cookie, page, redirect, sign_in, sign_in::SignInRequest},
+    web::{
+        PageResponse, cookie, page, redirect,
+        sign_in::{self, SignInRequest},
+    },
 };
 
 /// A link instead of a form: `form-action` permits no redirect to another origin, and the request

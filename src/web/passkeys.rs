@@ -5,15 +5,20 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::{
-    api::accounts::{passkeys, passkeys::Passkeys},
-    base::error::Error,
+    api::accounts::passkeys::{self, Passkeys},
     platform::{
-        access::{Access, sessions, sessions::SessionSecret},
+        access::{
+            Access,
+            sessions::{self, SessionSecret},
+        },
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        OpenForm, PageResponse, SessionForm, Visitor, account, form::NoFields, form::RowId, page,
-        sign_in, sign_in::SignInRequest,
+        OpenForm, PageResponse, SessionForm, Visitor, account,
+        form::{NoFields, RowId},
+        page,
+        sign_in::{self, SignInRequest},
     },
 };
 

@@ -1,14 +1,12 @@
 //! Path parameters of pages. A malformed value is answered with 404; whether the resource exists
 //! and is visible is decided by the operations that the page calls.
 
+use gantry_base::ids::{OrgSlug, ProjectRef};
 use uuid::Uuid;
 
-use crate::{
-    base::{
-        error::Error,
-        ids::{OrgSlug, ProjectRef},
-    },
-    platform::http::{Call, Input, openapi::OperationDoc},
+use crate::platform::{
+    error::Error,
+    http::{Call, Input, openapi::OperationDoc},
 };
 
 /// Defines handler inputs, each of which parses one path parameter.

@@ -3,9 +3,9 @@
 
 use crate::{
     api::endpoints,
-    base::error::Error,
     platform::{
         access::{AnyOf, CallerRelation, PermissionLevel, Role},
+        error::Error,
         http::simulate::{SimulatedRequest, simulate},
     },
     web::Visitor,

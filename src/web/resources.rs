@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use gantry_base::ids::OrgSlug;
 use serde::Deserialize;
 
 use crate::{
-    base::{error::Error, ids::OrgSlug},
     data_plane::projects::Status,
+    platform::error::Error,
     web::{Visitor, labels},
 };
 

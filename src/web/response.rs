@@ -5,9 +5,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use serde::Serialize;
 
-use crate::{
-    base::error::{Context, Error},
-    platform::http::{Body, Output, Response, openapi::OperationDoc},
+use crate::platform::{
+    error::{Context, Error},
+    http::{Body, Output, Response, openapi::OperationDoc},
 };
 
 /// Permits only files of this server: no inline code, no frames, no forms to other origins.

@@ -1,17 +1,19 @@
 //! The sessions of the account: list, end one, end all.
 
 use crate::{
-    base::error::Error,
     platform::{
         access::{
-            Access, sessions,
-            sessions::{BrowserSession, SessionSelection},
+            Access,
+            sessions::{self, BrowserSession, SessionSelection},
         },
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, cookie, form::NoFields, form::RowId, labels,
-        labels::Timestamp, page,
+        Layout, PageResponse, SessionForm, Visitor, cookie,
+        form::{NoFields, RowId},
+        labels::{self, Timestamp},
+        page,
     },
 };
 use askama::Template;

@@ -3,23 +3,28 @@
 use std::net::IpAddr;
 
 use askama::Template;
+use gantry_base::ids::UserId;
 use http::{HeaderValue, StatusCode, header};
 use secrecy::SecretString;
 use serde::Deserialize;
 
 use crate::{
     api::{
-        accounts,
-        accounts::{passkeys::Passkeys, sign_in, sign_in::SignInOutcome, sign_in_links},
+        accounts::{
+            self,
+            passkeys::Passkeys,
+            sign_in::{self, SignInOutcome},
+            sign_in_links,
+        },
         context::ApiContext,
     },
-    base::{error::Error, ids::UserId},
     platform::{
         access::{
-            Access, Subject, User, sessions,
-            sessions::{SessionSecret, SessionSelection},
+            Access, Subject, User,
+            sessions::{self, SessionSecret, SessionSelection},
         },
         audit::Recorder,
+        error::Error,
         http::{Call, Endpoint, Input, Peer, Verb, mount, openapi::OperationDoc},
     },
     web::{

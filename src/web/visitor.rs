@@ -6,10 +6,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
-    api::{accounts, accounts::Account, context::ApiContext},
-    base::error::{Context, CredentialProblem, Error},
+    api::{
+        accounts::{self, Account},
+        context::ApiContext,
+    },
     platform::{
         access::{User, sessions::SessionSecret},
+        error::{Context, CredentialProblem, Error},
         http::{
             Body, Call, Input, Peer, body::read, client_kind::InternalClient, openapi::OperationDoc,
         },

@@ -12,7 +12,7 @@ mod servers;
 mod stored;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use gantry::base::ids::ProjectRef;
+use gantry_base::ids::ProjectRef;
 use serde_json::Value;
 
 use crate::support::{Actor, Node, client::Answer};

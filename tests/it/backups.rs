@@ -10,16 +10,15 @@ use std::{sync::Arc, time::Duration};
 
 use gantry::{
     app::Settings,
-    base::{
-        clock::Clock,
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
-        backups,
-        backups::{BackupOptions, upkeep},
+        backups::{self, BackupOptions, upkeep},
         projects::Status,
     },
     platform::http::Transport,
+};
+use gantry_base::{
+    clock::Clock,
+    ids::{ProjectId, ProjectRef},
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};

@@ -9,10 +9,10 @@ mod rehearsals;
 use std::sync::Arc;
 
 use gantry::{
-    base::ids::ProjectRef,
     data_plane::projects::{Status, reconciler::recover_on_startup},
     platform::access::Role,
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

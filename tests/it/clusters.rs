@@ -23,12 +23,10 @@ use std::{
     time::Duration,
 };
 
-use gantry::{
-    base::clock::Entropy,
-    data_plane::clusters::{
-        Account, ClusterError, Control, CopyPriority, Engine, Engines, Home, Host, Launcher,
-        LocalDriver, ObservedState, sandbox_available,
-    },
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{
+    Account, ClusterError, Control, CopyPriority, Engine, Engines, Home, Host, Launcher,
+    LocalDriver, ObservedState, sandbox_available,
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::{sleep, timeout};

@@ -4,7 +4,7 @@
 mod history;
 
 use futures_util::future::join_all;
-use gantry::base::ids::ProjectRef;
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 
 use crate::support::{

@@ -22,16 +22,13 @@ use std::{
 use bytes::Bytes;
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
-    data_plane::{
-        service_proxy,
-        service_proxy::{
-            ServiceProxyListeners, WildcardCertificate,
-            upstreams::{Service, ServiceUpstream, Upstreams},
-        },
+    data_plane::service_proxy::{
+        self, ServiceProxyListeners, WildcardCertificate,
+        upstreams::{Service, ServiceUpstream, Upstreams},
     },
     platform::{http::Transport, tables::Table},
 };
+use gantry_base::ids::ProjectRef;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;

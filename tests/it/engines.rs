@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use gantry::{
     app::Settings,
-    base::clock::Entropy,
-    data_plane::{
-        clusters::{
-            CopyPriority, Engines, install,
-            install::Release,
-            registry::{NpmConfig, Registry},
-        },
-        projects::{Status, warm_pool::WarmPoolSize},
-    },
+    data_plane::projects::{Status, warm_pool::WarmPoolSize},
     platform::http::Transport,
+};
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{
+    CopyPriority, Engines,
+    install::{self, Release},
+    registry::{NpmConfig, Registry},
 };
 use serde_json::json;
 use uuid::Uuid;

@@ -3,13 +3,11 @@
 use std::{fs, path::Path};
 
 use futures_util::{StreamExt, stream};
-use gantry::{
-    base::clock::Entropy,
-    data_plane::clusters::{
-        Engine, Engines, ExtensionPolicy, Installed, LayoutOptions, OldVersions, archive, debian,
-        extensions,
-        registry::{NpmConfig, Registry},
-    },
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{
+    Engine, Engines, ExtensionPolicy, Installed, LayoutOptions, OldVersions, archive, debian,
+    extensions,
+    registry::{NpmConfig, Registry},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gantry::{
     api::endpoints,
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Api, Endpoint, Tag, Transport, Verb, mount, output::OkEmpty},
         rate_limits::STANDARD,
     },

@@ -1,12 +1,8 @@
 //! Import of databases, and of settings and functions, into projects.
 
-use gantry::{
-    base::{ids::ProjectRef, supervisor::ProcessOwner},
-    data_plane::{
-        clusters::Engine,
-        import::{Import, ImportError, ImportReport, SourceDatabase},
-    },
-};
+use gantry::data_plane::import::{Import, ImportError, ImportReport, SourceDatabase};
+use gantry_base::ids::ProjectRef;
+use gantry_node::{clusters::Engine, supervisor::ProcessOwner};
 use postgres_protocol::password::scram_sha_256;
 use tokio_postgres::Client;
 
@@ -47,8 +43,7 @@ struct Pair {
 impl Pair {
     async fn new() -> Option<Self> {
         let engine = engine()?;
-        let machine =
-            Machine::on(&gantry::data_plane::clusters::Engines::only(engine.clone())).await;
+        let machine = Machine::on(&gantry_node::clusters::Engines::only(engine.clone())).await;
         let (source, target) = (machine.running(1).await, machine.running(2).await);
         let verifier = scram_sha_256(PASSWORD.as_bytes());
         machine

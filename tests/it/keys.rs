@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gantry::{app::App, base::ids::ProjectRef};
+use gantry::app::App;
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -4,13 +4,11 @@
 use std::{collections::HashSet, fs, sync::Arc, time::Duration};
 
 use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{
-        clusters::ObservedState,
-        projects::{Status, reconciler},
-    },
+    data_plane::projects::{Status, reconciler},
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::ObservedState;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use sha2::{Digest, Sha256};

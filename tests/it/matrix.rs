@@ -14,20 +14,18 @@ use std::{
 
 use gantry::{
     api::endpoints,
-    base::{
-        error::{Denial, Error},
-        ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, TokenId, UserId},
-    },
     platform::{
         access::{
             Access, Caller, CallerRelation, OauthApproval, OauthScope, Organization, Permission,
             Permissions, Project, Reach, RequestView, Role, Scopes, Subject, TokenGrant, User,
             decide,
         },
+        error::{Denial, Error},
         http::Endpoint,
         rate_limits::LimitKey,
     },
 };
+use gantry_base::ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, TokenId, UserId};
 
 /// A request to an operation, one for each of its cases.
 #[derive(Clone, Copy)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gantry::{
     api::organizations::members,
-    base::ids::ProjectRef,
     platform::{access::Role, notifications},
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

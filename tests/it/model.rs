@@ -16,17 +16,14 @@ use std::{
 
 use async_trait::async_trait;
 use chrono::TimeDelta;
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{
-        cluster_driver::{ClusterDriver, ServerSettings},
-        clusters::{
-            ClusterError, ClusterSpec, CopyPriority, Engine, Engines, LocalDriver,
-            PlatformConflict, PrivilegeFinding, ResourceLimits, Result, RunningServer,
-            ServerSocket, SuperuserSession,
-            resources::{Measurement, disk::DiskUsage},
-        },
-        projects::Status,
+use gantry::data_plane::projects::Status;
+use gantry_base::ids::ProjectRef;
+use gantry_node::{
+    cluster_driver::{ClusterDriver, ServerSettings},
+    clusters::{
+        ClusterError, ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, PlatformConflict,
+        PrivilegeFinding, ResourceLimits, Result, RunningServer, ServerSocket, SuperuserSession,
+        resources::{Measurement, disk::DiskUsage},
     },
 };
 use parking_lot::Mutex;

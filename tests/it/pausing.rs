@@ -2,13 +2,9 @@
 
 use std::{fs, sync::Arc};
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{
-        clusters::ObservedState,
-        projects::{Status, reconciler},
-    },
-};
+use gantry::data_plane::projects::{Status, reconciler};
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::ObservedState;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

@@ -9,10 +9,8 @@ mod hostile;
 mod reserved_roles;
 mod upgrades;
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::clusters::{Engine, Engines, PlatformConflict},
-};
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{Engine, Engines, PlatformConflict};
 use tokio_postgres::Client;
 
 use crate::support::machine::SuperuserClients as _;

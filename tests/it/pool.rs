@@ -5,13 +5,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
-    data_plane::{
-        clusters::ObservedState,
-        projects::{Status, warm_pool::WarmPoolSize},
-    },
+    data_plane::projects::{Status, warm_pool::WarmPoolSize},
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::ObservedState;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 

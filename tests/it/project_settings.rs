@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::projects::{Status, reconciler::recover_on_startup},
-};
+use gantry::data_plane::projects::{Status, reconciler::recover_on_startup};
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

@@ -5,11 +5,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use gantry::{
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        sealing::SealingKey,
-    },
     data_plane::{
         backups::BackupStore,
         installation::{
@@ -17,11 +12,12 @@ use gantry::{
             fence::StoreEpoch,
             keeper::{Keeper, KeptInstallation},
             objects::InstallationStore,
-            recovery,
-            recovery::RecoveryPlan,
+            recovery::{self, RecoveryPlan},
         },
     },
+    platform::{db::Db, sealing::SealingKey},
 };
+use gantry_base::clock::{Clock, Entropy};
 use gantry_logs::object_store::{ObjectStore, ObjectStoreExt as _, memory::InMemory};
 use tokio_postgres::Config;
 use uuid::Uuid;

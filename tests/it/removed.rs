@@ -5,10 +5,10 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
     data_plane::projects::{Status, held, upkeep},
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

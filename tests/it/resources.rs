@@ -15,14 +15,15 @@ use std::{
 };
 
 use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::{
-        clusters::{
-            ClusterSpec, ControlGroups, CopyPriority, LocalDriver, ResourceLimits, Resources,
-        },
-        projects::{Status, watchdog, watchdog::Disk},
+    data_plane::projects::{
+        Status,
+        watchdog::{self, Disk},
     },
     platform::http::Transport,
+};
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::{
+    ClusterSpec, ControlGroups, CopyPriority, LocalDriver, ResourceLimits, Resources,
 };
 use rustix::process::Pid;
 use serde_json::{Value, json};

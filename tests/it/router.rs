@@ -8,13 +8,8 @@ mod states;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{
-        postgres_proxy,
-        postgres_proxy::{PostgresProxyTls, SessionKind},
-    },
-};
+use gantry::data_plane::postgres_proxy::{self, PostgresProxyTls, SessionKind};
+use gantry_base::ids::ProjectRef;
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, pem::PemObject},

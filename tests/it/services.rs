@@ -32,16 +32,15 @@ use std::{
 
 use gantry::{
     app::Settings,
-    base::ids::{ProjectId, ProjectRef},
     data_plane::{
         api_keys::AcceptedKeys,
         projects::lease,
         service_proxy::upstreams::{Service, UpstreamAddress},
-        services,
-        services::{ServiceCaller, ServiceOptions, ServiceUse, Unavailable, shelf::KitShelf},
+        services::{self, ServiceCaller, ServiceOptions, ServiceUse, Unavailable, shelf::KitShelf},
     },
     platform::http::Transport,
 };
+use gantry_base::ids::{ProjectId, ProjectRef};
 use rustix::process::Pid;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},

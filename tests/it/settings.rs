@@ -5,14 +5,14 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
     data_plane::{
-        clusters::ObservedState,
-        database_access, projects,
-        projects::{Status, idle},
+        database_access,
+        projects::{self, Status, idle},
     },
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::ObservedState;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

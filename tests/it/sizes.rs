@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{
-        clusters::ResourceLimits,
-        projects::{InstanceSize, Status},
-    },
+    data_plane::projects::{InstanceSize, Status},
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::ResourceLimits;
 use serde_json::{Value, json};
 
 use crate::support::{

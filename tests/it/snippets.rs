@@ -2,12 +2,12 @@
 
 use gantry::{
     api::{
-        projects, snippets,
-        snippets::{NewSnippet, SQL_BYTES_MAX, Visibility},
+        projects,
+        snippets::{self, NewSnippet, SQL_BYTES_MAX, Visibility},
     },
-    base::ids::ProjectRef,
     platform::access::Project,
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

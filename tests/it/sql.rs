@@ -19,12 +19,11 @@ use gantry::{
         migrations::{MigrationLimits, NewMigration},
         query::{SqlQuery, run_query},
     },
-    base::{clock::Clock, error::Error, ids::ProjectRef},
-    data_plane::{
-        clusters::{Engine, Engines, ServerSocket},
-        database_session::session::{ConnectTarget, SessionLimits},
-    },
+    data_plane::database_session::session::{ConnectTarget, SessionLimits},
+    platform::error::Error,
 };
+use gantry_base::{clock::Clock, ids::ProjectRef};
+use gantry_node::clusters::{Engine, Engines, ServerSocket};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 

@@ -5,11 +5,8 @@ mod recovery;
 use std::ops::Deref;
 
 use chrono::SubsecRound;
-use gantry::{
-    api::organizations::members,
-    base::{clock::Clock, ids::ProjectRef},
-    platform::access::Role,
-};
+use gantry::{api::organizations::members, platform::access::Role};
+use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, error::SqlState};

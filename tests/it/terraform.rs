@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use gantry::{base::ids::ProjectRef, data_plane::projects::Status};
+use gantry::data_plane::projects::Status;
+use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -43,11 +43,11 @@ const SLEEPS: &[(&str, &str)] = &[
         "waits for rows, which have no event",
     ),
     (
-        "src/data_plane/clusters/quarantine.rs",
+        "crates/node/src/clusters/quarantine.rs",
         "no event for a configuration that the server has read",
     ),
     (
-        "src/data_plane/clusters/online_copy/copier.rs",
+        "crates/node/src/clusters/online_copy/copier.rs",
         "limits the speed of a copy, and waits for a write of the server",
     ),
     (
@@ -112,7 +112,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "src/api/database/migrations/history.rs",
         "a lock that must not be waited for inside a statement",
     ),
-    ("src/base/object_store/client.rs", "pause before a retry"),
+    (
+        "src/platform/object_store/client.rs",
+        "pause before a retry",
+    ),
     ("src/data_plane/import/settings.rs", "pause before a retry"),
     (
         "src/data_plane/services/functions/process.rs",
@@ -123,27 +126,27 @@ const SLEEPS: &[(&str, &str)] = &[
         "polls for the end of a program, which has no event",
     ),
     (
-        "src/data_plane/clusters/resources/cgroup.rs",
+        "crates/node/src/clusters/resources/cgroup.rs",
         "no event for an empty control group",
     ),
     (
-        "src/data_plane/clusters/control.rs",
+        "crates/node/src/clusters/control.rs",
         "pause before a crashing server is restarted",
     ),
     (
-        "src/base/supervisor/launcher.rs",
+        "crates/node/src/supervisor/launcher.rs",
         "the deadline of a launch is a time",
     ),
     (
-        "src/base/db/heartbeat.rs",
+        "src/platform/db/heartbeat.rs",
         "periodic health check of the database",
     ),
     (
-        "src/data_plane/clusters/server.rs",
+        "crates/node/src/clusters/server.rs",
         "no event for a lock of another process",
     ),
     (
-        "src/data_plane/clusters/server/start.rs",
+        "crates/node/src/clusters/server/start.rs",
         "no event for a server that is ready",
     ),
     ("src/data_plane/database_session/stop.rs", "grace period"),
@@ -254,7 +257,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "a password and tokens, which are no arguments",
     ),
     ("src/cli/limits.rs", "sudo sets the name of the account"),
-    ("src/data_plane/clusters/engine.rs", "PATH"),
+    ("crates/node/src/clusters/engine.rs", "PATH"),
     (
         "src/data_plane/services/functions/process.rs",
         "the way to the registry of packages",
@@ -347,11 +350,9 @@ fn mentions(files: &[Source], texts: &[&str], allowed: &[&str]) -> Vec<String> {
         .collect()
 }
 
+/// Returns the files of the wings, and of the packages below them.
 fn in_src() -> Vec<Source> {
-    rust()
-        .into_iter()
-        .filter(|file| file.name.starts_with("src/"))
-        .collect()
+    sources(&["src", "crates/base/src", "crates/node/src"], ".rs")
 }
 
 #[test]
@@ -403,8 +404,8 @@ fn only_listed_files_read_credentials() {
             "src/data_plane/services/probe.rs",
             "src/data_plane/services/rest/mod.rs",
             "src/data_plane/import/settings.rs",
-            "src/base/object_store/client.rs",
-            "src/data_plane/clusters/registry.rs",
+            "src/platform/object_store/client.rs",
+            "crates/node/src/clusters/registry.rs",
             "src/api/log_drains/target/loki.rs",
             "src/cli/config/api_client.rs",
             // The word of a page, not the header.
@@ -419,8 +420,8 @@ fn only_listed_files_read_credentials() {
 fn only_listed_files_connect_to_project_servers() {
     // Tenants cannot write the folders of the control cluster's and the operator's sockets.
     let others = [
-        "src/data_plane/clusters/socket.rs",
-        "src/data_plane/clusters/control.rs",
+        "crates/node/src/clusters/socket.rs",
+        "crates/node/src/clusters/control.rs",
         "src/app/operator_api.rs",
         "src/cli/",
     ];
@@ -434,19 +435,6 @@ fn only_listed_files_connect_to_project_servers() {
         ],
         &others,
     ));
-}
-
-/// Files that use `LocalDriver`. Other files use clusters through the trait `ClusterDriver`.
-const LOCAL_DRIVER: &[&str] = &[
-    "src/data_plane/cluster_driver.rs",
-    "src/data_plane/clusters/",
-    "src/app/",
-    "src/cli/",
-];
-
-#[test]
-fn only_app_and_cli_name_the_local_driver() {
-    no_breach(&mentions(&in_src(), &["LocalDriver"], LOCAL_DRIVER));
 }
 
 #[test]

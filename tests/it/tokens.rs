@@ -7,13 +7,10 @@ mod usage;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry::{
-    api::tokens::{
-        scoped,
-        scoped::{TokenDraft, TokenResources},
-    },
-    base::ids::{ProjectRef, TokenId},
+    api::tokens::scoped::{self, TokenDraft, TokenResources},
     platform::access::TokenGrant,
 };
+use gantry_base::ids::{ProjectRef, TokenId};
 
 use crate::support::{Actor, TestApp, client::Call, dawn};
 

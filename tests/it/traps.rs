@@ -3,20 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use gantry::data_plane::{
-    clusters::{CopySpec, Engine, Engines, UpgradeStep, UpgradeSupport},
-    database_session::OWNER,
-};
+use gantry::data_plane::database_session::OWNER;
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{ClusterSpec, CopyPriority};
+use gantry_node::clusters::{CopySpec, Engine, Engines, UpgradeStep, UpgradeSupport};
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use crate::{
     clusters::{copies::copy_of, upgrades::upgrade_to},
     support::machine::{Machine, SuperuserClients as _, cluster, engines},
-};
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::clusters::{ClusterSpec, CopyPriority},
 };
 
 mod findings;

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{
-        clusters::{Engine, Engines, UpgradeSupport},
-        projects::{Status, upkeep},
-    },
+    data_plane::projects::{Status, upkeep},
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{Engine, Engines, UpgradeSupport};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

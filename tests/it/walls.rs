@@ -15,11 +15,12 @@ use std::{
 
 use gantry::{
     api::database::query::{SqlQuery, run_query},
-    base::{error::Error, ids::ProjectRef},
-    data_plane::{
-        clusters::{Account, ClusterError, Engines, namespaces_available, sandbox_available},
-        database_session::session::ConnectTarget,
-    },
+    data_plane::database_session::session::ConnectTarget,
+    platform::error::Error,
+};
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{
+    Account, ClusterError, Engines, namespaces_available, sandbox_available,
 };
 use tokio::time::timeout;
 

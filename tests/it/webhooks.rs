@@ -1,6 +1,6 @@
 //! Database webhooks in a real project.
 
-use gantry::{api::database::webhooks, base::error::Error};
+use gantry::{api::database::webhooks, platform::error::Error};
 use serde_json::json;
 
 use crate::{

@@ -1,47 +1,47 @@
 """Weakenings of the OAuth server, of name checks and of input checks. See weaken.py."""
 
-# Each entry: name of the removed check, file below src/, its text, the replacement, the test that
+# Each entry: name of the removed check, file, its text, the replacement, the test that
 # must fail.
 WEAKENINGS = [
     # Redirect URIs.
     (
         "redirect-uri-exact-match",
-        "api/oauth/redirect.rs",
+        "src/api/oauth/redirect.rs",
         "known == sent ||",
         "sent.starts_with(known.as_str()) ||",
         "authorize_with_unregistered_redirect_uri_is_rejected",
     ),
     (
         "redirect-uri-port-of-localhost",
-        "api/oauth/redirect.rs",
+        "src/api/oauth/redirect.rs",
         '["127.0.0.1", "[::1]"]',
         '["127.0.0.1", "[::1]", "localhost"]',
         "is_registered_compares_byte_by_byte",
     ),
     (
         "redirect-uri-port-for-public-clients-only",
-        "api/oauth/redirect.rs",
+        "src/api/oauth/redirect.rs",
         "native && without_port(known)",
         "(native || true) && without_port(known)",
         "authorize_with_other_loopback_port_requires_public_client",
     ),
     (
         "redirect-uri-https",
-        "api/oauth/redirect.rs",
+        "src/api/oauth/redirect.rs",
         '"http" if is_loopback(&url) => None',
         '"http" => None',
         "validation_error_of_valid_and_invalid_uris",
     ),
     (
         "redirect-uri-canonical-host",
-        "api/oauth/redirect.rs",
+        "src/api/oauth/redirect.rs",
         "if url.has_host() && !has_canonical_host(text, &url) {",
         "if false {",
         "validation_error_of_valid_and_invalid_uris",
     ),
     (
         "form-action-plain-host",
-        "api/oauth/redirect.rs",
+        "src/api/oauth/redirect.rs",
         "url.host().as_ref().is_some_and(is_plain_host) =>",
         "url.host().is_some() =>",
         "form_action_policy_contains_plain_hosts_only",
@@ -49,21 +49,21 @@ WEAKENINGS = [
     # PKCE and authorization codes.
     (
         "pkce-method-plain",
-        "api/oauth/pkce.rs",
+        "src/api/oauth/pkce.rs",
         'Some("S256" | "sha256")',
         'Some("S256" | "sha256" | "plain")',
         "parse_method_other_than_s256_is_rejected",
     ),
     (
         "pkce-verifier",
-        "api/oauth/pkce.rs",
+        "src/api/oauth/pkce.rs",
         "well_formed(verifier) && verify",
         "well_formed(verifier) || verify",
         "failed_exchange_consumes_code",
     ),
     (
         "pkce-verifier-required",
-        "api/oauth/code.rs",
+        "src/api/oauth/code.rs",
         "(Some(_), None) => CodeVerdict::Invalid(",
         "(Some(_), None) if true => CodeVerdict::Issue,\n"
         "        (Some(_), None) => CodeVerdict::Invalid(",
@@ -71,7 +71,7 @@ WEAKENINGS = [
     ),
     (
         "pkce-verifier-without-challenge",
-        "api/oauth/code.rs",
+        "src/api/oauth/code.rs",
         "(None, Some(_)) => CodeVerdict::Invalid(",
         "(None, Some(_)) if true => CodeVerdict::Issue,\n"
         "        (None, Some(_)) => CodeVerdict::Invalid(",
@@ -79,21 +79,21 @@ WEAKENINGS = [
     ),
     (
         "code-of-other-application",
-        "api/oauth/code.rs",
+        "src/api/oauth/code.rs",
         "if code.application != attempt.application {",
         "if false {",
         "credentials_of_other_application_are_rejected",
     ),
     (
         "code-consumed-by-failed-exchange",
-        "api/oauth/exchange.rs",
+        "src/api/oauth/exchange.rs",
         "if verdict != CodeVerdict::OtherClient {",
         "if verdict == CodeVerdict::Issue {",
         "failed_exchange_consumes_code",
     ),
     (
         "code-replay-revokes-grant",
-        "api/oauth/exchange.rs",
+        "src/api/oauth/exchange.rs",
         "CodeVerdict::Replayed => Err(ExchangeError::GrantRevoked)",
         "CodeVerdict::Replayed =>"
         ' Err(ExchangeError::Rejected(oauth_error("invalid_grant", NO_CODE)))',
@@ -101,7 +101,7 @@ WEAKENINGS = [
     ),
     (
         "code-lifetime",
-        "api/oauth/mod.rs",
+        "src/api/oauth/mod.rs",
         "CODE_LIFETIME: TimeDelta = TimeDelta::seconds(60)",
         "CODE_LIFETIME: TimeDelta = TimeDelta::seconds(600)",
         "expired_code_is_rejected",
@@ -109,35 +109,35 @@ WEAKENINGS = [
     # Refresh tokens and grants.
     (
         "refresh-token-reuse",
-        "api/oauth/refresh.rs",
+        "src/api/oauth/refresh.rs",
         "Some(_) => RefreshVerdict::Reused",
         "Some(_) => RefreshVerdict::Rotate",
         "judge_refresh_returns_expected_verdict",
     ),
     (
         "refresh-retry-after-use",
-        "api/oauth/refresh.rs",
+        "src/api/oauth/refresh.rs",
         "if refresh.next_unused && now >= consumed",
         "if now >= consumed",
         "judge_refresh_returns_expected_verdict",
     ),
     (
         "refresh-scope-subset",
-        "api/oauth/exchange.rs",
+        "src/api/oauth/exchange.rs",
         "!requested.within(grant.scopes)",
         "false",
         "refresh_can_narrow_but_not_widen_scopes",
     ),
     (
         "grant-lock",
-        "api/oauth/grants.rs",
+        "src/api/oauth/grants.rs",
         "where g.id = $1 for update of g",
         "where g.id = $1",
         "concurrent_code_exchange_revokes_grant",
     ),
     (
         "revocation-clears-cached-tokens",
-        "platform/access/directory.rs",
+        "src/platform/access/directory.rs",
         "Cache::OauthTokens => self.oauth_tokens.clear(),",
         "Cache::OauthTokens => {}",
         "revoked_authorization_is_rejected_on_every_node",
@@ -145,28 +145,28 @@ WEAKENINGS = [
     # Client authentication.
     (
         "client-secret",
-        "api/oauth/client.rs",
+        "src/api/oauth/client.rs",
         "if secret_matches(db, &application, secret, now).await?",
         "if secret_matches(db, &application, secret, now).await? || secret.len() > 3",
         "token_exchange_by_unauthenticated_client_returns_invalid_client",
     ),
     (
         "public-client-with-secret",
-        "api/oauth/client.rs",
+        "src/api/oauth/client.rs",
         "(true, Some(_)) | (false, _)",
         "(true, Some(_)) => Ok(application),\n        (false, _)",
         "token_exchange_by_unauthenticated_client_returns_invalid_client",
     ),
     (
         "bearer-token-beside-body-credentials",
-        "platform/http/client_credentials.rs",
+        "src/platform/http/client_credentials.rs",
         'if scheme.eq_ignore_ascii_case("bearer") {',
         "if false {",
         "bearer_token_beside_body_credentials_is_ignored",
     ),
     (
         "bearer-token-as-client-credentials",
-        "api/oauth/client.rs",
+        "src/api/oauth/client.rs",
         "ClientCredentials::Bearer => (named.ok_or_else(invalid_client)?, secret),",
         "ClientCredentials::Bearer =>"
         ' (named.ok_or_else(|| unknown_client("no name"))?, secret),',
@@ -175,63 +175,63 @@ WEAKENINGS = [
     # Parameters and authorization requests.
     (
         "repeated-parameter",
-        "api/oauth/parameters.rs",
+        "src/api/oauth/parameters.rs",
         "if fields.iter().any(|(known, _)| *known == name) {",
         "if false {",
         "parse_repeated_parameter_is_rejected",
     ),
     (
         "state-is-valid-utf8",
-        "api/oauth/parameters.rs",
+        "src/api/oauth/parameters.rs",
         "if value.contains(",
         "if false && value.contains(",
         "authorize_returns_state_unchanged_or_rejects_it",
     ),
     (
         "issuer-in-response",
-        "api/oauth/requests/mod.rs",
+        "src/api/oauth/requests/mod.rs",
         'all.push(("iss", &self.issuer));',
         "",
         "application_obtains_refreshes_and_revokes_tokens",
     ),
     (
         "issuer-configured",
-        "platform/context.rs",
+        "src/platform/context.rs",
         "self.public_url.as_deref().ok_or(Error::Unconfigured(NO_ISSUER))",
         'Ok(self.public_url.as_deref().unwrap_or("http://evil.example"))',
         "authorize_without_public_url_is_rejected",
     ),
     (
         "request-bound-to-session",
-        "api/oauth/requests/mod.rs",
+        "src/api/oauth/requests/mod.rs",
         "and (session is null or session = $2) returning id",
         "returning id",
         "request_is_bound_to_browser_session",
     ),
     (
         "request-answered-once",
-        "api/oauth/requests/mod.rs",
+        "src/api/oauth/requests/mod.rs",
         "approved_at = $2 where id = $1 and done_at is null and created_at > $3",
         "approved_at = $2 where id = $1 and created_at > $3",
         "concurrent_answers_to_request_succeed_once",
     ),
     (
         "request-without-scopes",
-        "api/oauth/requests/mod.rs",
+        "src/api/oauth/requests/mod.rs",
         "if request.scopes.is_empty() {",
         "if false {",
         "request_without_remaining_scopes_cannot_be_approved",
     ),
     (
         "unbound-application-needs-administrator",
-        "api/oauth/requests/mod.rs",
+        "src/api/oauth/requests/mod.rs",
         "!application.bound_to_user && roles.organization < Role::Administrator",
         "false",
         "approve_unbound_application_requires_administrator",
     ),
     (
         "consent-submitted-twice",
-        "web/oauth/consent.rs",
+        "src/web/oauth/consent.rs",
         "Err(Error::Rejected(_)) => PageResponse::redirect(page),",
         "",
         "consent_submitted_twice_succeeds_once",
@@ -239,21 +239,21 @@ WEAKENINGS = [
     # Access of applications.
     (
         "scope-of-operation",
-        "platform/access/decide.rs",
+        "src/platform/access/decide.rs",
         "Some(scope) if !approval.scopes.contains(scope)",
         "Some(scope) if approval.scopes.is_empty()",
         "application_is_admitted_by_scope_reach_and_role",
     ),
     (
         "operation-without-scope",
-        "platform/access/decide.rs",
+        "src/platform/access/decide.rs",
         "None => return Err(Error::Forbidden(Denial::NotByApplications)),",
         "None => {}",
         "operation_without_scope_rejects_applications",
     ),
     (
         "insufficient-scope-challenge",
-        "platform/http/guard.rs",
+        "src/platform/http/guard.rs",
         "Error::Forbidden(Denial::Scope(_)) =>"
         ' Some("error=\\"insufficient_scope\\"".to_owned()),',
         "",
@@ -261,28 +261,28 @@ WEAKENINGS = [
     ),
     (
         "token-audience",
-        "platform/access/oauth_tokens.rs",
+        "src/platform/access/oauth_tokens.rs",
         "if Audience::stored(row.get(15)) != Audience::Api {",
         "if false {",
         "token_for_mcp_server_is_rejected_by_api",
     ),
     (
         "requested-resource",
-        "platform/access/audience.rs",
+        "src/platform/access/audience.rs",
         'if matches!(path, Some("" | "/v1" | MCP)) {',
         "if path.is_some() {",
         "authorize_error_is_redirected_to_application",
     ),
     (
         "introspection-of-other-application",
-        "api/oauth/introspect.rs",
+        "src/api/oauth/introspect.rs",
         "where g.application_id = $2 and g.revoked_at is null",
         "where g.application_id = g.application_id + $2 * 0 and g.revoked_at is null",
         "introspect_reports_own_tokens_only",
     ),
     (
         "introspection-without-client-id",
-        "api/oauth/operations.rs",
+        "src/api/oauth/operations.rs",
         "if error.code().status == 422 {",
         "if false {",
         "introspect_reports_own_tokens_only",
@@ -290,21 +290,21 @@ WEAKENINGS = [
     # Registration and verification of applications.
     (
         "eviction-of-unapproved-applications",
-        "api/oauth/registration.rs",
+        "src/api/oauth/registration.rs",
         "if unused >= UNUSED_MANY {",
         "if false {",
         "full_registration_evicts_oldest_unapproved",
     ),
     (
         "registration-share-of-address",
-        "api/oauth/registration.rs",
+        "src/api/oauth/registration.rs",
         "if of_address >= UNUSED_OF_ADDRESS_MAX {",
         "if false {",
         "registration_share_of_address_is_bounded",
     ),
     (
         "verification-ends-with-new-scopes",
-        "api/oauth/applications/mod.rs",
+        "src/api/oauth/applications/mod.rs",
         "scopes.within(application.scopes) && (&self.name,",
         "true && (&self.name,",
         "update_application_ends_verification",
@@ -312,21 +312,21 @@ WEAKENINGS = [
     # Names.
     (
         "confusable-name",
-        "base/names.rs",
+        "src/platform/names.rs",
         "let skeleton: String = skeleton(&compatible).collect();",
         "let skeleton = compatible;",
         "imitates_finds_confusable_names",
     ),
     (
         "hidden-characters-in-name",
-        "base/names.rs",
+        "src/platform/names.rs",
         "(*first..=*last).contains(&c)",
         "(*first..=*last).contains(&c) && false",
         "check_rejects_hidden_characters",
     ),
     (
         "project-name",
-        "api/projects/operations.rs",
+        "src/api/projects/operations.rs",
         'names::check("name", &request.name, 256)?;',
         "",
         "name_with_invisible_characters_returns_400",
@@ -334,21 +334,21 @@ WEAKENINGS = [
     # U+0000, which PostgreSQL cannot store.
     (
         "null-byte-in-json",
-        "platform/http/json.rs",
+        "src/platform/http/json.rs",
         "null_bytes::check_json(bytes)?;",
         "",
         "null_byte_in_body_never_returns_500",
     ),
     (
         "null-byte-in-query",
-        "platform/http/guard.rs",
+        "src/platform/http/guard.rs",
         "invalid = null_bytes::check_query(query).err();",
         "let _ = query;",
         "null_byte_in_query_or_path_never_returns_500",
     ),
     (
         "null-byte-in-form",
-        "web/form.rs",
+        "src/web/form.rs",
         "null_bytes::check_form(body)?;",
         "",
         "sign_in_with_null_byte_returns_400",

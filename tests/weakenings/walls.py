@@ -1,90 +1,90 @@
 """Weakenings of the isolation between projects, of the service proxy, of rate limits and of the
 control database. Those of services are in services.py. See weaken.py."""
 
-# Each entry: name of the removed check, file below src/, its text, the replacement, the test that
+# Each entry: name of the removed check, file, its text, the replacement, the test that
 # must fail.
 WEAKENINGS = [
     # Servers of projects.
     (
         "socket-listener-uid",
-        "data_plane/clusters/socket.rs",
+        "crates/node/src/clusters/socket.rs",
         "if peer.uid.as_raw() != uid {",
         "if peer.uid.as_raw() != uid && uid == 1 {",
         "listener_of_another_user_receives_nothing",
     ),
     (
         "socket-listener-pid",
-        "data_plane/clusters/socket.rs",
+        "crates/node/src/clusters/socket.rs",
         "if is_server { Ok(()) }",
         "if is_server || peer.uid.as_raw() == uid { Ok(()) }",
         "listener_of_the_tenant_receives_nothing",
     ),
     (
         "resource-limits-of-server",
-        "data_plane/clusters/launch.rs",
+        "crates/node/src/clusters/launch.rs",
         "bounds: plan.bounds.clone(),",
         "bounds: LaunchBounds::default(),",
         "file_size_limit_is_enforced",
     ),
     (
         "shared-memory-released",
-        "data_plane/clusters/resources/mod.rs",
+        "crates/node/src/clusters/resources/mod.rs",
         "let Some(uid) = run_as.own_uid() else { return };",
         "let Some(uid) = run_as.own_uid().filter(|uid| *uid == 0) else { return };",
         "shared_memory_is_released_after_removal_and_crash",
     ),
     (
         "shared-memory-size",
-        "data_plane/clusters/system_calls.rs",
+        "crates/node/src/clusters/system_calls.rs",
         "const SHARED_MEMORY_BYTES_MAX: u64 = 4096;",
         "const SHARED_MEMORY_BYTES_MAX: u64 = 4096 << 40;",
         "shared_memory_of_a_server_is_bounded_and_ends_with_it",
     ),
     (
         "shared-memory-of-all-servers",
-        "data_plane/clusters/launch.rs",
+        "crates/node/src/clusters/launch.rs",
         "own_ipc: true,",
         "own_ipc: self.name.is_empty(),",
         "shared_memory_of_a_server_is_bounded_and_ends_with_it",
     ),
     (
         "accounts-of-the-machine",
-        "data_plane/clusters/launch.rs",
+        "crates/node/src/clusters/launch.rs",
         "own_account: Some(self.data.with_file_name(ACCOUNT)),",
         "own_account: Some(self.data.with_file_name(ACCOUNT)).filter(|_| false),",
         "server_sees_neither_accounts_nor_the_name_of_the_machine",
     ),
     (
         "host-name-of-servers",
-        "data_plane/clusters/launch.rs",
+        "crates/node/src/clusters/launch.rs",
         "host_name: Some(self.name.clone()),",
         "host_name: Some(self.name.clone()).filter(String::is_empty),",
         "server_sees_neither_accounts_nor_the_name_of_the_machine",
     ),
     (
         "libraries-of-roles-in-the-proxy",
-        "data_plane/postgres_proxy/startup.rs",
+        "src/data_plane/postgres_proxy/startup.rs",
         'format!("-c {}= {}", NO_LIBRARIES.0, options.unwrap_or_default())',
         "options.unwrap_or_default().to_owned()",
         "libraries_of_role_and_database_lock_no_session_out",
     ),
     (
         "libraries-of-clients",
-        "data_plane/postgres_proxy/session_target.rs",
+        "src/data_plane/postgres_proxy/session_target.rs",
         "if startup.names_libraries() {",
         "if startup.names_libraries() && startup.user.is_empty() {",
         "libraries_are_rejected_in_every_spelling",
     ),
     (
         "libraries-of-roles-removed",
-        "data_plane/clusters/recipes/repair.sql",
+        "crates/node/src/clusters/recipes/repair.sql",
         "execute format('alter database %I reset local_preload_libraries', setting.datname);",
         "continue;",
         "libraries_of_role_and_database_lock_no_session_out",
     ),
     (
         "read-only-at-disk-limit",
-        "data_plane/projects/watchdog.rs",
+        "src/data_plane/projects/watchdog.rs",
         ".set_read_only(&project.project, read_only)",
         ".set_read_only(&project.project, read_only && false)",
         "disk_limit_makes_project_read_only_then_stops_it",
@@ -92,7 +92,7 @@ WEAKENINGS = [
     # The test does nothing on a machine without PostgreSQL 15.
     (
         "reserved-role-memberships",
-        "data_plane/clusters/recipes/grants.sql",
+        "crates/node/src/clusters/recipes/grants.sql",
         "loop execute format('revoke %I from %I', held.reserved, held.member);",
         "loop\n        continue;",
         "grants_revoke_reserved_memberships_on_postgres_15",
@@ -100,35 +100,35 @@ WEAKENINGS = [
     # Code of a tenant in sessions of the platform.
     (
         "upgrade-functions-blocked",
-        "data_plane/clusters/superuser/upgrades.rs",
+        "crates/node/src/clusters/superuser/upgrades.rs",
         "where prokind <> 'a'\n         and proowner",
         "where prokind = 'a'\n         and proowner",
         "upgrade_runs_no_code_of_the_tenant_as_superuser",
     ),
     (
         "upgrade-domain-constraints-removed",
-        "data_plane/clusters/upgrade/definitions.rs",
+        "crates/node/src/clusters/upgrade/definitions.rs",
         "for constraint in &constraints {",
         "for constraint in constraints.iter().take(0) {",
         "upgrade_runs_no_code_of_the_tenant_as_superuser",
     ),
     (
         "superusers-found",
-        "data_plane/clusters/superuser/privileges.rs",
+        "crates/node/src/clusters/superuser/privileges.rs",
         "where rolsuper and oid <> 10",
         "where rolsuper and oid < 10",
         "privileges_of_the_platform_are_found_and_revoked",
     ),
     (
         "rules-of-authentication-at-start",
-        "data_plane/clusters/local_driver.rs",
+        "crates/node/src/clusters/local_driver.rs",
         "template::write_rules(&data, owner, &rules)",
         "template::write_rules(&data, owner, &rules[2..])",
         "rules_of_authentication_are_restored_at_each_start",
     ),
     (
         "tables-emptied-by-their-owner",
-        "data_plane/clusters/online_copy/emptying.rs",
+        "crates/node/src/clusters/online_copy/emptying.rs",
         "let client = logins.session(owner, database).await?;\n        for some",
         "let _ = owner;\n        let client = logins.session(\"supabase_admin\", database).await?;\n        for some",
         "traps_run_with_no_right_of_the_platform_on_any_engine",
@@ -136,14 +136,14 @@ WEAKENINGS = [
     # The control database.
     (
         "copied-data-folder",
-        "cli/serve/machine.rs",
+        "src/cli/serve/machine.rs",
         "Location::confirm(home.dir())?;",
         "let _ = Location::confirm(home.dir());",
         "copy_with_embedded_control_database_requires_adoption",
     ),
     (
         "control-cluster-restart",
-        "cli/serve/mod.rs",
+        "src/cli/serve/mod.rs",
         "supervised.supervise(async { drop(stop_requested.await) }).await;",
         "let _ = (supervised, stop_requested.await);",
         "killed_control_cluster_is_restarted",
@@ -151,14 +151,14 @@ WEAKENINGS = [
     # Rate limits.
     (
         "processes-before-counter-loss",
-        "platform/rate_limits/store_health.rs",
+        "src/platform/rate_limits/store_health.rs",
         "counters_lost && (self.processes > 1 || others_counted)",
         "counters_lost && self.processes > 1",
         "first_process_after_counter_loss_is_not_the_only_one",
     ),
     (
         "rate-limit-journal",
-        "platform/rate_limits/limits.rs",
+        "src/platform/rate_limits/limits.rs",
         "Either::Left(ready(journal.take(key, windows, now)))",
         "{\n                let _ = journal;\n"
         "                Either::Left(ready(self.memory.take(key, windows, now)))\n            }",
@@ -167,14 +167,14 @@ WEAKENINGS = [
     # Requests to the API.
     (
         "api-single-authorization-field",
-        "platform/http/guard.rs",
+        "src/platform/http/guard.rs",
         "if !repeated(header::AUTHORIZATION) {",
         "if true {",
         "two_authorization_fields_return_400_from_every_operation",
     ),
     (
         "api-single-host-field",
-        "platform/http/guard.rs",
+        "src/platform/http/guard.rs",
         "if repeated(header::HOST) {",
         "if false {",
         "listed_attacks_get_expected_response",
@@ -182,63 +182,63 @@ WEAKENINGS = [
     # Requests to services of projects.
     (
         "proxy-share-of-client",
-        "data_plane/service_proxy/capacity.rs",
+        "src/data_plane/service_proxy/capacity.rs",
         "if own >= bounds.client[kind as usize] {",
         "if own >= bounds.client[kind as usize] && usize::MAX == own {",
         "a_client_that_leaves_many_requests_unfinished_keeps_no_other_client_out",
     ),
     (
         "proxy-aborts-stalled-body",
-        "data_plane/service_proxy/capacity.rs",
+        "src/data_plane/service_proxy/capacity.rs",
         "frees(body) && body.has_stalled(now)",
         "frees(body) && body.has_stalled(now) && now == 1",
         "when_a_project_is_full_the_oldest_stalled_request_gives_way",
     ),
     (
         "proxy-joins-cookies",
-        "data_plane/service_proxy/request_headers.rs",
+        "src/data_plane/service_proxy/request_headers.rs",
         "join_cookies(headers);",
         "if headers.len() == usize::MAX { join_cookies(headers); }",
         "cookies_of_http_2_reach_a_service_as_one_field",
     ),
     (
         "proxy-closes-websockets",
-        "data_plane/service_proxy/open_tunnels.rs",
+        "src/data_plane/service_proxy/open_tunnels.rs",
         "if !grant.is_valid(context).await {",
         "if !grant.is_valid(context).await && grant.key.is_some() && grant.key.is_none() {",
         "deleted_project_closes_its_websockets",
     ),
     (
         "proxy-header-names-with-underscores",
-        "data_plane/service_proxy/request_headers.rs",
+        "src/data_plane/service_proxy/request_headers.rs",
         "if !name.contains('_') {",
         "if !name.contains('_') || name.len() < 1000 {",
         "headers_with_underscores_are_dropped_by_default",
     ),
     (
         "proxy-transfer-coding",
-        "data_plane/service_proxy/request.rs",
+        "src/data_plane/service_proxy/request.rs",
         "_ => Err(RequestRejection::TransferCoding),",
         "_ => Ok(()),",
         "ambiguous_request_is_rejected",
     ),
     (
         "proxy-malformed-chunk",
-        "data_plane/service_proxy/body.rs",
+        "src/data_plane/service_proxy/body.rs",
         "Self::Unreadable(_) => RequestRejection::Malformed,",
         "Self::Unreadable(_) => RequestRejection::Busy,",
         "malformed_chunk_returns_400",
     ),
     (
         "proxy-single-authorization-field",
-        "data_plane/service_proxy/request.rs",
+        "src/data_plane/service_proxy/request.rs",
         ".nth(1).is_some() || escapes_prefix(parts.uri.path())",
         ".nth(9).is_some() || escapes_prefix(parts.uri.path())",
         "duplicate_credentials_and_path_traversal_are_rejected",
     ),
     (
         "proxy-key-check-of-project",
-        "data_plane/service_proxy/api_key_check.rs",
+        "src/data_plane/service_proxy/api_key_check.rs",
         ".check_keys.unwrap_or(context.data_plane_settings.service_proxy.check_keys)",
         ".check_keys.filter(|_| false)"
         ".unwrap_or(context.data_plane_settings.service_proxy.check_keys)",
@@ -246,14 +246,14 @@ WEAKENINGS = [
     ),
     (
         "proxy-drops-trailers",
-        "data_plane/service_proxy/body.rs",
+        "src/data_plane/service_proxy/body.rs",
         "Poll::Ready(Some(Ok(frame))) if frame.is_data() => {",
         "Poll::Ready(Some(Ok(frame))) => {",
         "request_trailers_are_dropped",
     ),
     (
         "privileges-recorded-first",
-        "data_plane/projects/reconciler/roles.rs",
+        "src/data_plane/projects/reconciler/roles.rs",
         "record_privileges(context, project, &evidence).await?;",
         "context.driver.revoke_privileges(&cluster.project, admin, &found).await.context(doing)?;"
         " record_privileges(context, project, &evidence).await?;",
@@ -262,21 +262,21 @@ WEAKENINGS = [
     # Domains.
     (
         "caa-problem-with-certificate",
-        "api/domains/hostnames.rs",
+        "src/api/domains/hostnames.rs",
         "partition(|problem| problem.starts_with(CAA_ERROR))",
         "partition(|problem| problem.starts_with(CAA_ERROR) && problem.is_empty())",
         "caa_problem_is_listed_as_certificate_error",
     ),
     (
         "hostname-of-another-project",
-        "data_plane/domains/hostnames/mod.rs",
+        "src/data_plane/domains/hostnames/mod.rs",
         "if row.get(2) {",
         "if row.get(2) && false {",
         "hostname_verified_by_another_project_is_rejected",
     ),
     (
         "reserved-vanity-subdomain",
-        "data_plane/domains/vanity.rs",
+        "src/data_plane/domains/vanity.rs",
         "reserved::reason(&self.0).is_some() ||",
         "reserved::reason(&self.0).is_some_and(str::is_empty) ||",
         "reserved_vanity_subdomain_is_rejected_but_kept_by_its_holder",
@@ -284,7 +284,7 @@ WEAKENINGS = [
     # Keys of projects.
     (
         "revoked-signing-key",
-        "data_plane/api_keys/signing.rs",
+        "src/data_plane/api_keys/signing.rs",
         "!matches!(self, Self::Revoked)",
         "true || !matches!(self, Self::Revoked)",
         "revoked_and_weak_keys_are_not_accepted",

@@ -39,7 +39,7 @@ def find(text, wanted):
 
 def apply(weakening):
     _, file, before, after, _ = weakening
-    path = ROOT / "src" / file
+    path = ROOT / file
     text = path.read_text()
     found = find(text, before)
     if found is None:
@@ -51,7 +51,7 @@ def apply(weakening):
 def problem(weakening, tests):
     """Returns why an entry does not match the source, or None."""
     name, file, before, _, test = weakening
-    path = ROOT / "src" / file
+    path = ROOT / file
     if not path.exists():
         return f"{name}: {file} does not exist"
     count = without_space(path.read_text()).count(without_space(before))
@@ -64,7 +64,7 @@ def problem(weakening, tests):
 
 def check(weakenings):
     """Prints the entries that do not match the source. Returns the exit code."""
-    folders = [ROOT / "src", ROOT / "tests"]
+    folders = [ROOT / "src", ROOT / "crates", ROOT / "tests"]
     tests = "".join(path.read_text() for folder in folders for path in folder.rglob("*.rs"))
     problems = [found for found in (problem(weakening, tests) for weakening in weakenings) if found]
     print("\n".join(problems) or f"all {len(weakenings)} weakenings match the source")
@@ -72,14 +72,16 @@ def check(weakenings):
 
 
 def restore():
-    subprocess.run(["git", "checkout", "--quiet", "--", "src"], cwd=ROOT, check=True)
+    subprocess.run(["git", "checkout", "--quiet", "--", "src", "crates"], cwd=ROOT, check=True)
 
 
 def failed(test):
     """Returns whether the test fails. Exits if the weakened source does not compile."""
     # Builds only the unit tests or only the integration tests.
-    is_unit = any(f"fn {test}(" in path.read_text() for path in (ROOT / "src").rglob("*.rs"))
-    target = ["--lib"] if is_unit else ["--test", "it"]
+    folders = [ROOT / "src", ROOT / "crates"]
+    sources = [path.read_text() for folder in folders for path in folder.rglob("*.rs")]
+    is_unit = any(f"fn {test}(" in text for text in sources)
+    target = ["--workspace", "--lib"] if is_unit else ["--test", "it"]
     build = ["cargo", "test", "--no-run", *target]
     build = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     if build.returncode != 0:
@@ -119,7 +121,7 @@ sys.dont_write_bytecode = True
 WEAKENINGS = importlib.import_module(sys.argv[1]).WEAKENINGS
 if "--check" in sys.argv:
     sys.exit(check(WEAKENINGS))
-if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=ROOT).returncode != 0:
+if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src", "crates"], cwd=ROOT).returncode != 0:
     sys.exit("src/ has uncommitted changes, which would be lost; commit them first")
 # Building the integration tests also builds the server, with the same features of dependencies.
 build = ["cargo", "test", "--quiet", "--no-run", "--test", "it"]

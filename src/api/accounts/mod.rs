@@ -1,6 +1,7 @@
 //! User accounts and their sign-in methods.
 
 use chrono::{DateTime, Utc};
+use gantry_base::{clock::Entropy, ids::UserId};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -11,15 +12,10 @@ pub mod passwords;
 pub mod sign_in;
 pub mod sign_in_links;
 
-use crate::{
-    base::{
-        clock::Entropy,
-        db,
-        db::Db,
-        error::{Context, Error},
-        ids::UserId,
-    },
-    platform::audit::Recorder,
+use crate::platform::{
+    audit::Recorder,
+    db::{self, Db},
+    error::{Context, Error},
 };
 
 /// A user account.

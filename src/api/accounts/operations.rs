@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use crate::{
     api::{accounts, context::ApiContext},
-    base::error::Error,
     platform::{
         access::{Access, User},
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

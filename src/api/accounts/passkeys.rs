@@ -1,6 +1,7 @@
 //! Passkeys (WebAuthn): registration, authentication and management.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{clock::Entropy, ids::UserId};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use uuid::Uuid;
@@ -13,12 +14,9 @@ use webauthn_rs::{
 };
 
 use super::Account;
-use crate::base::{
-    clock::Entropy,
-    db,
-    db::Db,
+use crate::platform::{
+    db::{self, Db},
     error::{Context, Error},
-    ids::UserId,
 };
 
 /// Time to answer a challenge.

@@ -5,16 +5,15 @@ use std::time::Duration;
 
 use argon2::{Argon2, PasswordHasher, PasswordVerifier};
 use chrono::{DateTime, Utc};
+use gantry_base::{clock::Entropy, ids::UserId};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::{sync::Semaphore, time::timeout};
 use zxcvbn::{Score, zxcvbn};
 
 use super::Account;
-use crate::base::{
-    clock::Entropy,
+use crate::platform::{
     db::Db,
     error::{Context, Error},
-    ids::UserId,
 };
 
 /// Limit on concurrent hashes. Each uses a core for tens of milliseconds and 19 MiB.

@@ -3,16 +3,15 @@
 use std::{net::IpAddr, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::UserId;
 use secrecy::SecretString;
 
 use super::passwords;
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::UserId,
-    },
-    platform::{access::credential::SecretDigest, rate_limits::Identifier},
+use crate::platform::{
+    access::credential::SecretDigest,
+    db::Db,
+    error::{Context, Error},
+    rate_limits::Identifier,
 };
 
 /// Failed attempts per account without a wait.

@@ -3,15 +3,16 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::UserId;
 
 use super::{Account, one};
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::UserId,
+use crate::platform::{
+    access::{
+        credential::SecretDigest,
+        sessions::{self, SessionSecret},
     },
-    platform::access::{credential::SecretDigest, sessions, sessions::SessionSecret},
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Lifetime of a link.

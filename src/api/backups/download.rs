@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -17,13 +18,13 @@ use tokio::sync::mpsc;
 
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Context as _, Error},
-        ids::{ProjectId, ProjectRef},
+    data_plane::backups::{
+        BackupError,
+        export::{self, ExportedBackup},
     },
-    data_plane::backups::{BackupError, export, export::ExportedBackup},
     platform::{
         access::{Access, OauthScope as S, Permission as P, Project, needs},
+        error::{Context as _, Error},
         http::{
             Endpoint, Json, Query, Tag, Verb,
             body::{Body, BodyError, Response},

@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::{Context as _, Error},
     data_plane::backups::{
-        RequestedMoment, points,
-        points::{NAME_MAX, PointState, RestorePoint},
+        RequestedMoment,
+        points::{self, NAME_MAX, PointState, RestorePoint},
         window::{BackupCatalog, RecoveryGap, RecoveryWindow},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::{Context as _, Error},
         http::{
             Endpoint, Json, Query, Tag, Verb, mount,
             output::{Created, CreatedEmpty},

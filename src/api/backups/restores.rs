@@ -10,15 +10,14 @@ use serde_json::Value;
 use super::moment;
 use crate::{
     api::context::ApiContext,
-    base::error::{Context, Error},
     data_plane::backups::{
-        tables,
-        tables::{NAME_BYTES_MAX, RestoredTable, TABLES_MAX},
+        tables::{self, NAME_BYTES_MAX, RestoredTable, TABLES_MAX},
         target::RestoreTarget,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::{Context, Error},
         http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },

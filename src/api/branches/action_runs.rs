@@ -16,10 +16,10 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::error::{Context as _, Error},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::{Context as _, Error},
         http::{
             Endpoint, Json, Query, Tag, Verb,
             body::Response,

@@ -2,6 +2,7 @@
 //! transaction.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use serde_json::json;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
@@ -17,16 +18,16 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
         api_keys,
         projects::{InstanceSize, Status, major, removed},
         services::functions::secrets::{self, NewSecret},
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+    },
 };
 
 /// Name of the default branch that the first branch of a project creates.

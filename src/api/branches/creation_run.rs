@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
+use gantry_node::clusters::CopyPhase;
+
 use super::{
     BranchRow, BranchStatus, SchemaSource, drift, ledger,
     run_outcome::{complete, exited, fail, set_status},
@@ -11,13 +13,14 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, database::migrations::seed::seed},
-    base::error::{Context, Error},
     data_plane::{
-        clusters::CopyPhase,
         database_session::session::SessionLimits,
         projects::{Status, target},
     },
-    platform::tables::Table,
+    platform::{
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Waits for the cluster of a branch, then applies the migrations of its origin to an empty one.

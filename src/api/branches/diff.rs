@@ -6,13 +6,13 @@ use serde::Deserialize;
 use super::{find, target::BranchTarget, text::PlainText};
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::{
         projects,
         services::schema_diff::{self, SchemaPair},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
+        error::Error,
         http::{Endpoint, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

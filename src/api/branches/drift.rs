@@ -9,13 +9,15 @@ use crate::{
         context::ApiContext,
         database::migrations::{self, MigrationLimits, NewMigration},
     },
-    base::error::{Context, Error},
     data_plane::{
         database_session::segments::{MigrationPlan, SegmentCuts},
         projects::target,
         services::schema_diff::{self, SchemaPair},
     },
-    platform::access::Project,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// Name of the migration that makes the whole schema of a parent.

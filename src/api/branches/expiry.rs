@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Longest life of a branch that is not persistent.
 pub(super) const LIFE_MAX: TimeDelta = TimeDelta::days(365);

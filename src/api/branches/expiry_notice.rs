@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::notify;
 use crate::{
     api::{context::ApiContext, projects::timestamp},
-    base::error::{Context, Error},
+    platform::error::{Context, Error},
 };
 
 /// Notices of one pass.

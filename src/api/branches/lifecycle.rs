@@ -2,6 +2,7 @@
 //! transaction; the reconciler and the runner carry it out, also after a crash.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_node::clusters::superuser;
 use serde_json::json;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
@@ -22,9 +23,13 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, projects},
-    base::error::{Context, Error},
-    data_plane::{clusters::superuser, projects::Status},
-    platform::{access::Project, audit::Recorder, tables::Table},
+    data_plane::projects::Status,
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Time between scheduling a deletion and the deletion.

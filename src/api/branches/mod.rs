@@ -33,6 +33,8 @@ pub mod v2;
 mod view;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{OrganizationId, ProjectId, ProjectRef};
+use gantry_node::clusters::{CopyPhase, CopyReport};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio_postgres::Row;
@@ -43,16 +45,12 @@ pub use self::options::BranchOptions;
 use self::{target::BranchTarget, unapplied_drift::UnappliedDrift, view::BranchView};
 use crate::{
     api::context::ApiContext,
-    base::{
+    data_plane::projects::Status,
+    platform::{
+        access::Project,
         db,
         error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
     },
-    data_plane::{
-        clusters::{CopyPhase, CopyReport},
-        projects::Status,
-    },
-    platform::access::Project,
 };
 
 /// Message of a project without branches. Clients recognise its text.

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::net::outbound::{self, OutboundPolicy};
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use serde_json::{Value, json};
@@ -20,10 +21,7 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, projects::timestamp},
-    base::{
-        error::{Context, Error},
-        net::outbound::{self, OutboundPolicy},
-    },
+    platform::error::{Context, Error},
 };
 
 /// Notifications of one pass.

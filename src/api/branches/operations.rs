@@ -18,7 +18,6 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, projects},
-    base::{error::Error, names},
     data_plane::{
         api_keys,
         database_session::OWNER,
@@ -31,10 +30,12 @@ use crate::{
             RequestView, User, decide, needs,
         },
         audit::Recorder,
+        error::Error,
         http::{
             Endpoint, Json, Query, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
+        names,
         rate_limits::STANDARD,
     },
 };

@@ -2,19 +2,16 @@
 //! the node carries it out.
 
 use chrono::{DateTime, Utc};
+use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Transaction;
 
 use super::{BranchStatus, expiry::LIFE_MAX};
-use crate::{
-    base::{
-        clock::Clock,
-        db::{self, Db},
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
-    platform::audit::Recorder,
+use crate::platform::{
+    audit::Recorder,
+    db::{self, Db},
+    error::{Context, Error},
 };
 
 /// Maximum number of branches in a list.

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::BranchRow;
 use crate::{
     api::context::ApiContext,
-    base::error::{Context as _, Error},
     data_plane::projects::verifier,
+    platform::error::{Context as _, Error},
 };
 
 /// Length of a password, in letters and digits.

@@ -1,5 +1,6 @@
 //! Rehearsals of migrations before a merge or a push applies them (decision 0125).
 
+use gantry_node::clusters::{ClusterError, ResourceLimits, ScratchCopy, copy_needs};
 use tokio::time::Instant;
 
 use super::{runner::OpenRun, runs, transfer::sql_failure};
@@ -11,13 +12,11 @@ use crate::{
             replay::{self, ReplayRehearsal},
         },
     },
-    base::error::{Context, Error},
-    data_plane::{
-        clusters::{ClusterError, ResourceLimits, ScratchCopy, copy_needs},
-        database_session::session::ConnectTarget,
-        projects::target,
+    data_plane::{database_session::session::ConnectTarget, projects::target},
+    platform::{
+        access::Project,
+        error::{Context, Error},
     },
-    platform::access::Project,
 };
 
 /// Size of the largest project that is copied where copies share no blocks, in bytes.

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{api::context::ApiContext, base::error::Error, platform::access::Project};
+use crate::{
+    api::context::ApiContext,
+    platform::{access::Project, error::Error},
+};
 
 /// Makes restore points. Backups register one at start-up; without it, merges make none.
 #[async_trait]

@@ -11,9 +11,11 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::error::{Context, Error},
-    data_plane::services::{functions, functions::CopyScope},
-    platform::tables::Table,
+    data_plane::services::functions::{self, CopyScope},
+    platform::{
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Marks steps as done.

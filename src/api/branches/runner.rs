@@ -26,8 +26,10 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, projects},
-    base::error::{Context, Error},
-    platform::tables::Table,
+    platform::{
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Interval of passes without a notification, without and with open runs.

@@ -1,6 +1,7 @@
 //! Action runs: the log of one change of a branch, and its remaining work.
 
 use chrono::{DateTime, Utc};
+use gantry_base::{clock::Entropy, ids::ProjectId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -9,11 +10,9 @@ use uuid::Uuid;
 
 use crate::{
     api::{context::ApiContext, projects::timestamp},
-    base::{
-        clock::Entropy,
+    platform::{
         db,
         error::{Context, Error},
-        ids::ProjectId,
     },
 };
 

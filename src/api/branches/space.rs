@@ -1,10 +1,11 @@
 //! Disk space for copies of clusters.
 
+use gantry_node::clusters::{ClusterError, copy_needs};
+
 use super::super::context::ApiContext;
-use crate::{
-    base::error::{Context, Error},
-    data_plane::clusters::{ClusterError, copy_needs},
-    platform::access::Project,
+use crate::platform::{
+    access::Project,
+    error::{Context, Error},
 };
 
 /// Most files that are counted.

@@ -1,11 +1,9 @@
 //! The branch that a path names.
 
-use crate::{
-    base::error::Error,
-    platform::{
-        access::BranchKey,
-        http::{Call, Input, openapi::OperationDoc},
-    },
+use crate::platform::{
+    access::BranchKey,
+    error::Error,
+    http::{Call, Input, openapi::OperationDoc},
 };
 
 /// The `{branch_id_or_ref}` of a path. The guard has resolved it to the parent.

@@ -20,9 +20,8 @@ use crate::{
             replay::{ReplayFailure, read_all, replay},
         },
     },
-    base::error::Error,
     data_plane::{database_session::session::SessionLimits, projects::target},
-    platform::access::Project,
+    platform::{access::Project, error::Error},
 };
 
 /// Applies the migrations that a target lacks.

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::{BranchRow, runner::OpenRun, runs};
 use crate::{
     api::context::ApiContext,
-    base::error::{Context as _, Error},
     data_plane::{
         database_session::{
             DATABASE, OWNER,
@@ -18,7 +17,11 @@ use crate::{
         },
         projects::target,
     },
-    platform::{access::Project, tables::Table},
+    platform::{
+        access::Project,
+        error::{Context as _, Error},
+        tables::Table,
+    },
 };
 
 /// Reads the objects of a database.

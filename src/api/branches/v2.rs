@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -13,12 +14,13 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{error::Error, ids::ProjectRef, names},
     data_plane::projects::InstanceSize,
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount, output::Created},
+        names,
         rate_limits::STANDARD,
     },
 };

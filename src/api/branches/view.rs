@@ -1,5 +1,7 @@
 //! Branches on the wire.
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{CopyReport, IsolationStep};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
@@ -7,11 +9,7 @@ use uuid::Uuid;
 use super::{BranchRow, BranchStatus, SchemaSource, UnappliedDrift};
 use crate::{
     api::{context::ApiContext, projects::timestamp},
-    base::ids::ProjectRef,
-    data_plane::{
-        clusters::{CopyReport, IsolationStep},
-        projects::Status,
-    },
+    data_plane::projects::Status,
 };
 
 /// A branch on the wire. Absent values are left out, because clients reject `null`.

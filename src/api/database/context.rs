@@ -6,11 +6,11 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::{
-    base::error::Error,
     data_plane::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
+    platform::error::Error,
 };
 
 /// Databases of a project's cluster.

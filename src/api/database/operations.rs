@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::{database_session::session::SessionLimits, projects, services},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
+        error::Error,
         http::{
             Endpoint, Json, Query as Parameters, Tag, Verb, mount,
             output::{CreatedEmpty, JsonRows},

@@ -4,15 +4,14 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::{
-    base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, OWNER, READER, json,
         segments::{MigrationPlan, SegmentCuts},
         session::{ConnectTarget, DatabaseSession, QueryOutput, SessionLimits},
-        statements,
-        statements::TransactionScript,
+        statements::{self, TransactionScript},
         types,
     },
+    platform::error::{Context as _, Error},
 };
 
 /// Minimum size of results that are printed on a blocking thread: 32 MiB take about 100 ms.

@@ -5,11 +5,11 @@
 //! raises a warning.
 
 use crate::{
-    base::error::Error,
     data_plane::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
+    platform::error::Error,
 };
 
 /// Creates the schema and records its version.

@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::database_access::{
-        bans, login_roles, restrictions,
-        restrictions::{NETWORKS_MAX, NetworkRestrictions},
+        bans, login_roles,
+        restrictions::{self, NETWORKS_MAX, NetworkRestrictions},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Endpoint, Json, Peer, Tag, Verb, mount,
             output::{Created, OkEmpty},

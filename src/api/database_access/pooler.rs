@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::{
     api::context::ApiContext,
-    base::{error::Error, ids::ProjectRef},
     data_plane::{
         database_access,
         postgres_proxy::PublishedAddress,
@@ -23,6 +23,7 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::database_access::{restrictions, restrictions::NetworkRestrictions},
+    data_plane::database_access::restrictions::{self, NetworkRestrictions},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

@@ -9,17 +9,16 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::domains::{
-        hostnames,
-        hostnames::{
-            CustomHostname, Host, State, diagnosis, diagnosis::HostnameCheck, hostname_reconciler,
-            required_records::CAA_ERROR,
-        },
+    data_plane::domains::hostnames::{
+        self, CustomHostname, Host, State,
+        diagnosis::{self, HostnameCheck},
+        hostname_reconciler,
+        required_records::CAA_ERROR,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Endpoint, Json, Query, Tag, Verb, mount,
             output::{Created, OkEmpty},

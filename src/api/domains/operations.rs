@@ -7,14 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::domains::{
-        vanity,
-        vanity::{DomainUse, VanitySubdomain},
-    },
+    data_plane::domains::vanity::{self, DomainUse, VanitySubdomain},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Endpoint, Json, Tag, Verb, mount,
             output::{Created, OkEmpty},
@@ -86,7 +83,7 @@ impl VanityRequest {
     fn name(&self) -> Result<VanitySubdomain, Error> {
         self.vanity_subdomain
             .parse()
-            .map_err(|malformed: crate::base::ids::Malformed| {
+            .map_err(|malformed: gantry_base::ids::Malformed| {
                 Error::invalid("vanity_subdomain", malformed.to_string())
             })
     }

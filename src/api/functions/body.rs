@@ -6,13 +6,14 @@ use serde_json::json;
 use super::SlugPath;
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::services::{
-        functions,
-        functions::{FunctionRecord, eszip, eszip::Bundle, sources::Sources},
+    data_plane::services::functions::{
+        self, FunctionRecord,
+        eszip::{self, Bundle},
+        sources::Sources,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
+        error::Error,
         http::{
             Call, Endpoint, Input, Output, Response, Tag, Verb, mount, openapi::OperationDoc,
             output::with_type,

@@ -5,19 +5,19 @@ mod upload;
 
 use std::sync::Arc;
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::{error::Error, ids::ProjectRef},
-    data_plane::services::{
-        functions,
-        functions::{FunctionChange, FunctionRecord, FunctionSlug, VersionSwitch},
+    data_plane::services::functions::{
+        self, FunctionChange, FunctionRecord, FunctionSlug, VersionSwitch,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc},
         rate_limits::STANDARD,
     },

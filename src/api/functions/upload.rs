@@ -11,18 +11,15 @@ use sha2::{Digest, Sha256};
 use super::{FunctionDescription, SlugPath};
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::services::{
-        functions,
-        functions::{
-            DeployRule, FunctionChange, FunctionSlug, FunctionUpload, PathProblem, RelativePath,
-            eszip::{self, Bundle, ModuleLocation},
-            sources::Sources,
-        },
+    data_plane::services::functions::{
+        self, DeployRule, FunctionChange, FunctionSlug, FunctionUpload, PathProblem, RelativePath,
+        eszip::{self, Bundle, ModuleLocation},
+        sources::Sources,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Query, Tag, Verb, input::FileBody, json as json_body,
             mount, multipart, openapi::OperationDoc, output::Created,
@@ -58,7 +55,7 @@ pub(super) fn deployable(
 
 /// Checks a display name.
 pub(super) fn checked_name(name: String) -> Result<String, Error> {
-    crate::base::names::check("name", &name, NAME_CHARS_MAX)?;
+    crate::platform::names::check("name", &name, NAME_CHARS_MAX)?;
     Ok(name)
 }
 

@@ -1,12 +1,13 @@
 //! Types of log drains and their settings: validation, redaction, restoring of redacted secrets.
 
+use gantry_base::net::outbound::OutboundPolicy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::Url;
 
 use super::fields::{self, Field, FieldKind, check_value, invalid};
-use crate::base::{error::Error, net::outbound::OutboundPolicy};
+use crate::platform::error::Error;
 
 /// The settings of a drain, as JSON object.
 pub type Settings = Map<String, Value>;

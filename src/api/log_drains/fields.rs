@@ -5,7 +5,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::target::datadog;
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Maximum length of a URL, in bytes.
 const URL_BYTES_MAX: usize = 2048;

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::{clock::Entropy, ids::ProjectRef};
 use gantry_logs::store::Store;
 use parking_lot::Mutex;
 use tokio::{
@@ -27,12 +28,10 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{
-        clock::Entropy,
+    platform::{
         error::{Context, Error},
-        ids::ProjectRef,
+        telemetry::Metrics,
     },
-    platform::telemetry::Metrics,
 };
 
 /// Interval of passes without a notification.

@@ -13,6 +13,7 @@ mod target;
 mod worker;
 
 use chrono::{DateTime, Utc};
+use gantry_base::{clock::Entropy, ids::ProjectRef, net::outbound::OutboundPolicy};
 use gantry_logs::store::{Store, TailState};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -29,16 +30,14 @@ pub use self::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{
-        clock::Entropy,
+    platform::{
+        access::Project,
+        audit::Recorder,
         db::Db,
         error::{Context, Error},
-        ids::ProjectRef,
         names,
-        net::outbound::OutboundPolicy,
         sealing::SealingKey,
     },
-    platform::{access::Project, audit::Recorder},
 };
 
 /// Maximum number of drains of a project.

@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, log_drains, organizations::v2::Envelope},
-    base::error::Error,
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Endpoint, Json, Tag, Verb,
             input::PathId,

@@ -1,19 +1,17 @@
 //! Progress of deliveries: one row for each drain and store of lines.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::ProjectId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::config::BackendType;
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::ProjectId,
-    },
-    platform::access::Project,
+use crate::platform::{
+    access::Project,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Age of a report of a failure from which on it is ignored. Exceeds the delay between attempts.

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::ids::ProjectRef;
 use gantry_logs::{
     event::Event,
     store::{Store, TailBatch, TailLimit, TailState},
@@ -19,10 +20,7 @@ use super::{
     progress::{self, Progress},
     target::{DeliveryError, OutgoingBatch, Target},
 };
-use crate::{
-    api::context::ApiContext,
-    base::{error::Error, ids::ProjectRef},
-};
+use crate::{api::context::ApiContext, platform::error::Error};
 
 /// Delay after the first failure. It doubles with each further one.
 const RETRY_MIN: Duration = Duration::from_secs(1);

@@ -3,18 +3,14 @@
 
 use std::fmt::Write;
 
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::superuser;
 use tokio_postgres::Row;
 
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
-    data_plane::{
-        clusters::superuser,
-        services::pooler::{self, PoolerFigures},
-    },
+    data_plane::services::pooler::{self, PoolerFigures},
+    platform::error::{Context, Error},
 };
 
 /// Name, kind and description of each metric, in the order of the columns of

@@ -24,12 +24,17 @@ use std::{fs::File, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use futures_util::{FutureExt, StreamExt, stream};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::ProjectRef,
+};
 use gantry_logs::{
     Logs,
     engine::Bounds,
     event::Event,
     store::{self, Batch, BatchKey, ReaderOffset, Store, StoreError},
 };
+use gantry_node::clusters::Home;
 use tokio::{
     sync::{Mutex, OwnedRwLockReadGuard, RwLock, watch},
     task::JoinSet,
@@ -39,13 +44,10 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    base::{
-        clock::{Clock, Entropy},
+    platform::{
         error::{Context, Error},
-        ids::ProjectRef,
         object_store,
     },
-    data_plane::clusters::Home,
 };
 
 /// Maximum number of processes on one data folder that write logs.

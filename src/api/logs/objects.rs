@@ -9,12 +9,10 @@ use std::{
     sync::Arc,
 };
 
+use gantry_base::clock::{Clock, Entropy};
 use gantry_logs::object_store::ObjectStore;
 
-use crate::base::{
-    clock::{Clock, Entropy},
-    object_store::{Failure, Place, RequestTimeouts, S3},
-};
+use crate::platform::object_store::{Failure, Place, RequestTimeouts, S3};
 
 /// File in the folder of a node's log that records the last store that worked.
 const MARKER: &str = "store";

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::error::{Context, Error},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
+        error::{Context, Error},
         http::{
             Endpoint, Json, Output, Query, Response, Tag, Verb, mount, openapi::OperationDoc,
             output::with_type,

@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
+use gantry_base::ids::ProjectRef;
 use gantry_logs::{Answer, DEFAULT_SQL, Dialect, QueryError, Question};
 
 use super::window::Window;
-use crate::{
-    api::context::ApiContext,
-    base::{error::Error, ids::ProjectRef},
-};
+use crate::{api::context::ApiContext, platform::error::Error};
 
 /// Retry interval sent to clients while log files are unreachable.
 const RETRY_AFTER_UNREACHABLE: Duration = Duration::from_secs(10);

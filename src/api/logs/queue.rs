@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use gantry_base::ids::ProjectRef;
 use tokio::time::timeout;
 
 use super::ShutdownSignal;
-use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
+use crate::platform::batch_queue::BatchQueue;
 
 /// Time to gather rows for a batch. A write to disk costs the same for one row or for thousands.
 const GATHER: Duration = Duration::from_millis(100);

@@ -2,16 +2,14 @@
 //! logs.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
+use gantry_base::ids::ProjectRef;
 use gantry_logs::Answer;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{query, window::Window};
-use crate::{
-    api::context::ApiContext,
-    base::{error::Error, ids::ProjectRef},
-};
+use crate::{api::context::ApiContext, platform::error::Error};
 
 /// Range of a usage query and its bucket length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, DurationRound, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Utc};
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Longest range of a query.
 const RANGE_MAX: TimeDelta = TimeDelta::hours(24);

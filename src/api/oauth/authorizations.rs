@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use gantry_base::ids::ApprovalId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,10 +13,10 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{error::Error, ids::ApprovalId},
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
             output::OkEmpty,

@@ -1,6 +1,7 @@
 //! The authorization endpoint (RFC 6749, 3.1): validates a request and redirects to the consent
 //! page.
 
+use gantry_base::ids::ProjectRef;
 use http::HeaderName;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,12 +16,9 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Denial, Error, oauth_error},
-        ids::ProjectRef,
-    },
     platform::{
         access::{Permission as P, ResourceName, User, pat_only},
+        error::{Denial, Error, oauth_error},
         http::{Call, Endpoint, Input, Tag, Verb, mount, openapi::OperationDoc, output::SeeOther},
         rate_limits::STANDARD,
     },

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::clock::Clock;
 
 use super::{CODE_LIFETIME, REQUEST_LIFETIME, registration};
-use crate::base::{
-    clock::Clock,
+use crate::platform::{
     db::Db,
     error::{Context, Error},
 };

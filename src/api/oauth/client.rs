@@ -5,12 +5,11 @@ use secrecy::ExposeSecret;
 use uuid::Uuid;
 
 use super::{applications, applications::Application, parameters::OAuthParameters};
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error, oauth_error, unknown_client},
-    },
-    platform::{access::credential::SecretDigest, http::client_credentials::ClientCredentials},
+use crate::platform::{
+    access::credential::SecretDigest,
+    db::Db,
+    error::{Context, Error, oauth_error, unknown_client},
+    http::client_credentials::ClientCredentials,
 };
 
 /// Returns the error for any failed client authentication.

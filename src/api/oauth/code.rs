@@ -1,9 +1,9 @@
 //! Authorization codes: single use, valid for one minute, bound to one application.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ApplicationId;
 
 use super::{CODE_LIFETIME, pkce::PkceChallenge};
-use crate::base::ids::ApplicationId;
 
 /// An authorization code, read while its grant is locked.
 #[derive(Debug, Clone)]

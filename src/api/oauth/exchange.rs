@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ApprovalId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -25,13 +26,10 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Context, Error, oauth_error},
-        ids::ApprovalId,
-    },
     platform::{
         access::{Scopes, credential::SecretDigest},
         audit::Recorder,
+        error::{Context, Error, oauth_error},
     },
 };
 
@@ -354,7 +352,7 @@ impl TokenExchange<'_> {
         let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5) returning id";
         let names = scopes.names();
         let access_expiry = self.now + lifetime;
-        let values: [crate::base::db::Param<'_>; 5] = [
+        let values: [crate::platform::db::Param<'_>; 5] = [
             &access_digest.as_bytes(),
             &grant.id.0,
             &names,
@@ -368,7 +366,7 @@ impl TokenExchange<'_> {
             .get(0);
         let sql = "insert into oauth_refresh_tokens (digest, grant_id, created_at, expires_at) values ($1, $2, $3, $4) returning id";
         let expiry = refresh::expiry(grant.created_at, self.now);
-        let values: [crate::base::db::Param<'_>; 4] =
+        let values: [crate::platform::db::Param<'_>; 4] =
             [&next_digest.as_bytes(), &grant.id.0, &self.now, &expiry];
         let next_row = transaction
             .query_one(sql, &values)

@@ -1,6 +1,7 @@
 //! Grants: the access that members gave to applications, and its revocation on all nodes.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ApplicationId, ApprovalId, OrganizationId, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -9,14 +10,11 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::{ApplicationId, ApprovalId, OrganizationId, UserId},
-    },
     platform::{
         access::{Role, Scopes},
         audit::Recorder,
+        db::Db,
+        error::{Context, Error},
         notifications,
         tables::Table,
     },
@@ -83,7 +81,7 @@ pub async fn insert(
     let doing = "storing a grant";
     let sql = "insert into oauth_grants (application_id, user_id, organization_id, projects, scopes, resource, acts_as, created_at) \
                values ($1, $2, $3, $4, $5, $6, $7, $8) returning id";
-    let values: [crate::base::db::Param<'_>; 8] = [
+    let values: [crate::platform::db::Param<'_>; 8] = [
         &new.application.0,
         &new.user.0,
         &new.organization.0,
@@ -392,7 +390,7 @@ pub async fn revoke_all(
         .context(doing)?
         .ok_or(Error::NotFound)?;
     let sql = "update oauth_grants set revoked_at = $3, reason = $4 where application_id = $1 and organization_id = $2 and revoked_at is null";
-    let values: [crate::base::db::Param<'_>; 4] = [
+    let values: [crate::platform::db::Param<'_>; 4] = [
         &row.get::<_, i64>(0),
         &organization.0,
         &now,

@@ -7,12 +7,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::applications::Application;
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-    },
-    platform::access::{Scopes, credential::SecretDigest},
+use crate::platform::{
+    access::{Scopes, credential::SecretDigest},
+    db::Db,
+    error::{Context, Error},
 };
 
 /// The state of a token.

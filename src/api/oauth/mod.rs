@@ -31,12 +31,10 @@ pub mod requests;
 pub mod revoke;
 
 use chrono::TimeDelta;
+use gantry_base::clock::Entropy;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{
-    base::clock::Entropy,
-    platform::access::credential::{ACCESS_PREFIX, SecretDigest},
-};
+use crate::platform::access::credential::{ACCESS_PREFIX, SecretDigest};
 
 /// Path of the consent page.
 pub const CONSENT_PAGE: &str = "/authorize";

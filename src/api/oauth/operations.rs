@@ -19,9 +19,9 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::error::{Error, oauth_error},
     platform::{
         access::Access,
+        error::{Error, oauth_error},
         http::{
             Call, Endpoint, Input, Json, RESOURCE_METADATA, Tag, Verb,
             client_credentials::ClientCredentials,

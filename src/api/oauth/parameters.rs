@@ -1,7 +1,7 @@
 //! Parameters of a protocol request, each at most once (RFC 6749, 3.1 and 3.2) and bounded in
 //! number and size.
 
-use crate::base::error::{Error, oauth_error};
+use crate::platform::error::{Error, oauth_error};
 
 /// Maximum number of parameters.
 const PARAMETERS_MAX: usize = 64;

@@ -5,7 +5,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
-use crate::base::error::{Error, oauth_error};
+use crate::platform::error::{Error, oauth_error};
 
 /// The SHA-256 of a code verifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

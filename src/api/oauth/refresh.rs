@@ -5,9 +5,9 @@
 //! gets another pair instead.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::ApplicationId;
 
 use super::{GRANT_LIFETIME, REFRESH_LIFETIME};
-use crate::base::ids::ApplicationId;
 
 /// Time in which a client may retry an exchange after its response was lost.
 const RETRY_WINDOW: TimeDelta = TimeDelta::seconds(10);

@@ -18,11 +18,11 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{
+    platform::{
+        access::Scopes,
         error::{Context, Error, oauth_error},
         names,
     },
-    platform::access::Scopes,
 };
 
 /// Maximum number of self-registered applications without an approval.

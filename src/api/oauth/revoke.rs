@@ -4,16 +4,16 @@
 //! Unknown tokens are reported as revoked, so that the response reveals nothing about tokens of
 //! others.
 
+use gantry_base::ids::ApprovalId;
 use serde_json::json;
 
 use super::{applications::Application, exchange::RequestOrigin, grants, grants::RevocationReason};
 use crate::{
     api::context::ApiContext,
-    base::{
+    platform::{
+        access::credential::SecretDigest,
         error::{Context, Error},
-        ids::ApprovalId,
     },
-    platform::access::credential::SecretDigest,
 };
 
 /// Revokes a token of the application. A refresh token revokes its grant even if it was exchanged

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::{
         service_settings::{REALTIME, STORAGE},
         services::pooler,
     },
     platform::{
         access::{OauthScope as S, Organization, Permission as P, needs},
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, input::FILE_BODY_BYTES_MAX, mount},
         rate_limits::STANDARD,
     },

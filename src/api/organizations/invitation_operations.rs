@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::OrgSlug;
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -10,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::{invitations, invitations::OpenInvitation, members::ProjectName};
 use crate::{
     api::context::ApiContext,
-    base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
         tables::Table,

@@ -4,22 +4,20 @@
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{OrgSlug, OrganizationId, ProjectRef, UserId},
+};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio_postgres::Row;
 
 use super::{members, members::ProjectName};
-use crate::{
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::{OrgSlug, OrganizationId, ProjectRef, UserId},
-    },
-    platform::{
-        access::{Role, credential::SecretDigest},
-        audit::{Chain, Recorder},
-    },
+use crate::platform::{
+    access::{Role, credential::SecretDigest},
+    audit::{Chain, Recorder},
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Lifetime of an invitation.

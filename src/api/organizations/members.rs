@@ -3,17 +3,16 @@
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{OrganizationId, ProjectRef, UserId};
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::{OrganizationId, ProjectRef, UserId},
-    },
-    platform::{access::Role, audit::Recorder},
+use crate::platform::{
+    access::Role,
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// A member with all roles.

@@ -10,24 +10,21 @@ pub mod v2;
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{OrgSlug, OrganizationId, UserId},
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
-use crate::{
-    base::{
-        clock::Entropy,
-        db,
-        db::Db,
-        error::{Context, Error},
-        ids::{OrgSlug, OrganizationId, UserId},
-        names,
-    },
-    platform::{
-        access::{Reach, Role},
-        audit::{Chain, Recorder},
-    },
+use crate::platform::{
+    access::{Reach, Role},
+    audit::{Chain, Recorder},
+    db::{self, Db},
+    error::{Context, Error},
+    names,
 };
 
 /// An organization in a list.

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::{OrganizationMember, OrganizationSummary};
 use crate::{
     api::{context::ApiContext, organizations},
-    base::error::Error,
     platform::{
         access::{OauthScope as S, Organization, Permission as P, User, needs, pat_only},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
         tables::Table,

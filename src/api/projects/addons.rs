@@ -9,15 +9,14 @@ use serde_json::{Value, json};
 
 use crate::{
     api::context::ApiContext,
-    base::error::{Context, Error},
     data_plane::{
-        projects,
-        projects::{InstanceSize, parameters},
+        projects::{self, InstanceSize, parameters},
         services::pooler,
     },
     platform::{
         access::{Permission as P, Project, pat_only},
         audit::Recorder,
+        error::{Context, Error},
         http::{
             Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::OkEmpty,
         },

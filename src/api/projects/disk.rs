@@ -6,17 +6,18 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_node::clusters::ClusterError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
     api::context::ApiContext,
-    base::error::{Context, Error},
-    data_plane::{clusters::ClusterError, projects},
+    data_plane::projects,
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         audit::Recorder,
+        error::{Context, Error},
         http::{Endpoint, Json, Tag, Verb, mount, output::CreatedEmpty},
         rate_limits::STANDARD,
     },

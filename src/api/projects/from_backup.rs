@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gantry_base::ids::{OrgSlug, ProjectId, ProjectRef};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -10,12 +11,6 @@ use serde_json::json;
 use super::{ProjectSummary, duplicate_name, timestamp};
 use crate::{
     api::{backups::moment, branches, context::ApiContext},
-    base::{
-        db::Param,
-        error::{Context, Denial, Error},
-        ids::{OrgSlug, ProjectId, ProjectRef},
-        names,
-    },
     data_plane::{
         api_keys,
         backups::target::RestoreTarget,
@@ -27,7 +22,10 @@ use crate::{
             needs,
         },
         audit::{Chain, Recorder},
+        db::Param,
+        error::{Context, Denial, Error},
         http::{Endpoint, Json, Tag, Verb, mount, output::Created},
+        names,
         rate_limits::STANDARD,
         tables::Table,
     },

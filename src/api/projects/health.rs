@@ -7,17 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::{Context, Error},
     data_plane::{
-        backups, database_session,
-        database_session::ConnectTarget,
+        backups,
+        database_session::{self, ConnectTarget},
         project_settings,
         projects::{Status, removed},
         service_proxy::{overrides, upstreams::Service as ProxiedService},
-        services,
-        services::ServiceState,
+        services::{self, ServiceState},
     },
-    platform::access::Project,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// A service of a project: the contract's names.

@@ -1,6 +1,10 @@
 //! Lists of projects: the cached list of a user, and the paginated list of an organization.
 
 use bytes::Bytes;
+use gantry_base::{
+    clock::Ticks,
+    ids::{ApprovalId, OrganizationId, TokenId, UserId},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
@@ -8,15 +12,11 @@ use tokio_postgres::Row;
 use super::timestamp;
 use crate::{
     api::context::ApiContext,
-    base::{
-        cache::EpochCache,
-        clock::Ticks,
-        error::{Context, Error},
-        ids::{ApprovalId, OrganizationId, TokenId, UserId},
-    },
     data_plane::projects::Status,
     platform::{
         access::{OauthScope as S, Organization, Permission as P, User, needs},
+        cache::EpochCache,
+        error::{Context, Error},
         http::{Endpoint, Json, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
         tables::Cache,

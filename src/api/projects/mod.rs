@@ -11,6 +11,8 @@ pub mod upgrade;
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use gantry_base::ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId};
+use gantry_node::clusters::Engine;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
@@ -19,24 +21,18 @@ use tokio_postgres::{Row, Transaction};
 use self::listing::Audience;
 use crate::{
     api::{context::ApiContext, organizations},
-    base::{
-        db,
-        db::{Db, Param},
-        error::{Context, Error},
-        ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
-    },
     data_plane::{
         api_keys,
-        clusters::Engine,
         domains::vanity,
         projects::{NewProject, Status, held, major, removed, warm_pool},
     },
     platform::{
         access::{Organization, Project, Reach, User},
         audit::Recorder,
+        db::{self, Db, Param},
+        error::{Context, Error},
         http::output::PrerenderedJson,
-        tables,
-        tables::Table,
+        tables::{self, Table},
     },
 };
 

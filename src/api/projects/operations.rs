@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gantry_base::ids::OrgSlug;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,25 +10,24 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{ProjectDetail, ProjectRefResponse, ProjectSummary, health};
 use crate::{
     api::{context::ApiContext, projects},
-    base::{error::Error, ids::OrgSlug, names},
     data_plane::projects::{
-        Command, InstanceSize, held, lifecycle,
-        lifecycle::RestoreVersions,
-        parameters,
-        parameters::{Change, How, Settings},
-        regions,
-        regions::{Continent, RegionsInfo},
+        Command, InstanceSize, held,
+        lifecycle::{self, RestoreVersions},
+        parameters::{self, Change, How, Settings},
+        regions::{self, Continent, RegionsInfo},
         request::{CreateRequest, secret},
     },
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Project, User, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Endpoint, Json, Query, Tag, Verb,
             input::QueryWithLists,
             mount,
             output::{Created, OkEmpty, PrerenderedJson},
         },
+        names,
         rate_limits::{STANDARD, STANDARD_BY_BODY},
     },
 };

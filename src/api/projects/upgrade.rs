@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gantry_node::clusters::{Engine, UpgradeBlockers};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,17 +11,14 @@ use uuid::Uuid;
 use super::timestamp;
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
-    data_plane::{
-        clusters::{Engine, UpgradeBlockers},
-        projects::{
-            Status, status,
-            upgrades::{self, ProjectUpgrade, UpgradeProgress},
-        },
+    data_plane::projects::{
+        Status, status,
+        upgrades::{self, ProjectUpgrade, UpgradeProgress},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Query, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },

@@ -11,9 +11,9 @@ use axum::{
 use swagger_ui_dist::{ApiDefinition, OpenApiSource, generate_routes};
 use tower::ServiceExt;
 
-use crate::{
-    base::error::{Context, Error},
-    platform::http::{Body, Output, Response, body::read, openapi::OperationDoc},
+use crate::platform::{
+    error::{Context, Error},
+    http::{Body, Output, Response, body::read, openapi::OperationDoc},
 };
 
 /// Permits only scripts and styles of this server; no inline code and no framing.

@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 use super::{Compatibility, assets};
 use crate::{
     api::{context::ApiContext, endpoints},
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Tag, Verb, mount,
             openapi::{OperationDoc, document},

@@ -6,9 +6,9 @@ use gantry_logs::{Dialect, ROWS_MAX, event::Source, layout::COLUMNS};
 
 use crate::{
     api::endpoints,
-    base::error::CODES,
     platform::{
         access::{Access, Case, OauthScope, Permission, Role},
+        error::CODES,
         http::{Endpoint, endpoint::Sample},
         rate_limits::LimitKey,
     },

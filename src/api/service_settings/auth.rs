@@ -5,16 +5,15 @@ use std::sync::Arc;
 use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::{
         service_proxy::upstreams::Service,
-        service_settings,
-        service_settings::{AUTH, SettingsCatalog},
+        service_settings::{self, AUTH, SettingsCatalog},
         services::environment,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

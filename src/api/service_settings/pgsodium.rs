@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::service_settings::pgsodium,
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount, output::NoStore},
         rate_limits::STANDARD,
     },

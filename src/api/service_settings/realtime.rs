@@ -5,16 +5,15 @@ use std::sync::Arc;
 use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
-    base::error::{Context, Error},
     data_plane::{
         service_proxy::upstreams::Service,
-        service_settings,
-        service_settings::{REALTIME, SettingsCatalog},
-        services::{environment, environment::realtime},
+        service_settings::{self, REALTIME, SettingsCatalog},
+        services::environment::{self, realtime},
     },
     platform::{
         access::{Permission as P, Project, pat_only},
         audit::Recorder,
+        error::{Context, Error},
         http::{Endpoint, Json, Tag, Verb, mount, output::NoContent},
         rate_limits::STANDARD,
     },

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::{
         service_proxy::upstreams::Service,
-        service_settings,
-        service_settings::{STORAGE, SettingsCatalog},
+        service_settings::{self, STORAGE, SettingsCatalog},
         services::environment,
     },
     platform::{
         access::{Permission as P, Project, pat_only},
         audit::Recorder,
+        error::Error,
         http::{Endpoint, Json, Tag, Verb, mount, output::OkEmpty},
         rate_limits::STANDARD,
     },

@@ -4,6 +4,10 @@ pub mod operations;
 mod page;
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{OrganizationId, ProjectId, UserId},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -14,15 +18,11 @@ pub use page::{ListOrder, Page, SortDirection, SortKey, list};
 
 use crate::{
     api::context::ApiContext,
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::{OrganizationId, ProjectId, UserId},
-    },
     platform::{
         access::{Project, Reach, User},
         audit::Recorder,
+        db::Db,
+        error::{Context, Error},
     },
 };
 
@@ -233,7 +233,7 @@ pub async fn add(
         description,
         sql: text,
     } = new;
-    let params: [crate::base::db::Param<'_>; 9] = [
+    let params: [crate::platform::db::Param<'_>; 9] = [
         &id,
         &project.0,
         &owner.0,

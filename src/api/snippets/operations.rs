@@ -1,15 +1,16 @@
 //! Operations on SQL snippets. They are created with `gantry snippet add`, because the contract has
 //! no operation for it.
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{ListOrder, Page, SnippetDetail, SortDirection, SortKey};
 use crate::{
     api::{context::ApiContext, snippets},
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::{OauthScope as S, Permission as P, User, needs},
+        error::Error,
         http::{Endpoint, Json, PathId, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

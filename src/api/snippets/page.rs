@@ -2,6 +2,7 @@
 //! inserts cause no repeats or gaps.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -9,11 +10,10 @@ use uuid::Uuid;
 use super::{SnippetSummary, reach, read, visible};
 use crate::{
     api::context::ApiContext,
-    base::{
+    platform::{
+        access::User,
         error::{Context, Error},
-        ids::ProjectRef,
     },
-    platform::access::User,
 };
 
 /// Sort key of a list.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -10,11 +11,11 @@ use uuid::Uuid;
 use super::{LoginResponse, RoleGrant, role_grants, validate_roles};
 use crate::{
     api::{accounts, context::ApiContext, projects::timestamp},
-    base::{error::Error, ids::ProjectRef},
-    data_plane::{temporary_access, temporary_access::invitations},
+    data_plane::temporary_access::{self, invitations},
     platform::{
         access::{Access, Permission as P, Project, User, pat_only},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Tag, Verb, mount,
             openapi::OperationDoc,

@@ -14,20 +14,16 @@ use uuid::Uuid;
 
 use crate::{
     api::{context::ApiContext, organizations::members, projects::timestamp},
-    base::error::Error,
-    data_plane::{
-        temporary_access,
-        temporary_access::{
-            LoginCredentials, grants,
-            grants::{AccessGrant, MemberGrants, NETWORKS_MAX, ROLES_MAX},
-            invitations,
-            invitations::DatabaseInvitation,
-            server::LOGIN_PREFIX,
-        },
+    data_plane::temporary_access::{
+        self, LoginCredentials,
+        grants::{self, AccessGrant, MemberGrants, NETWORKS_MAX, ROLES_MAX},
+        invitations::{self, DatabaseInvitation},
+        server::LOGIN_PREFIX,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::OkEmpty,
         },

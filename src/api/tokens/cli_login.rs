@@ -10,18 +10,15 @@ use aws_lc_rs::{
     agreement::{ECDH_P256, PrivateKey, UnparsedPublicKey, agree},
 };
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{clock::Entropy, ids::UserId};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::{
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::UserId,
-    },
-    platform::access::credential::SecretDigest,
+use crate::platform::{
+    access::credential::SecretDigest,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Lifetime of an encrypted token that was not fetched.

@@ -7,21 +7,22 @@ pub mod simulate;
 pub mod usage;
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{TokenId, UserId},
+};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
-use crate::{
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::{TokenId, UserId},
-        names,
-    },
-    platform::{access::credential::SecretDigest, audit::Recorder},
+use crate::platform::{
+    access::credential::SecretDigest,
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
+    names,
 };
 
 /// Maximum lifetime of a token in days.

@@ -4,6 +4,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{OrgSlug, ProjectRef, TokenId};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,13 +22,10 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, tokens},
-    base::{
-        error::Error,
-        ids::{OrgSlug, ProjectRef, TokenId},
-    },
     platform::{
         access::{Access, Permission, Permissions, User},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Query, Tag, Verb, mount,
             openapi::OperationDoc,

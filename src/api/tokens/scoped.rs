@@ -3,21 +3,21 @@
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
+};
 use ipnet::IpNet;
 use serde_json::json;
 
 use super::{AccessToken, GeneratedToken, LIFE_DAYS_MAX};
 use crate::{
     api::{organizations, projects},
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
-    },
     platform::{
         access::{Permission, PermissionLevel, Permissions, Reach, TokenGrant},
         audit::Recorder,
+        db::Db,
+        error::{Context, Error},
     },
 };
 
@@ -292,7 +292,7 @@ pub async fn create(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::ids::ProjectId;
+    use gantry_base::ids::ProjectId;
 
     #[test]
     fn mint_scoped_has_prefix() {

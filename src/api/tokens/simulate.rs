@@ -3,20 +3,20 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use gantry_base::ids::TokenId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::scoped::TokenDraft;
 use crate::{
     api::{context::ApiContext, endpoints},
-    base::{
-        error::{CredentialProblem, Denial, Error},
-        ids::TokenId,
-    },
     platform::{
         access::{Access, AnyOf, CallerRelation, User},
-        http,
-        http::simulate::{SimulatedOutcome, SimulatedRequest},
+        error::{CredentialProblem, Denial, Error},
+        http::{
+            self,
+            simulate::{SimulatedOutcome, SimulatedRequest},
+        },
     },
 };
 

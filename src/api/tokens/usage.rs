@@ -3,18 +3,16 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
+use gantry_base::ids::TokenId;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
     api::endpoints,
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::TokenId,
-    },
     platform::{
         access::{Access, AnyOf, Permission, Permissions},
+        db::Db,
+        error::{Context, Error},
         http::Endpoint,
     },
 };

@@ -8,11 +8,8 @@ use std::{
 use clap::Args;
 
 use crate::{
-    base::{
-        object_store,
-        object_store::{Place, PlaceError},
-    },
     data_plane::backups::BackupOptions,
+    platform::object_store::{self, Place, PlaceError},
 };
 
 /// Where backups are stored.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::base::object_store;
+use crate::platform::object_store;
 
 /// Where log lines of projects are stored, and how long.
 #[derive(Debug, Clone, Args)]

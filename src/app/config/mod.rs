@@ -16,14 +16,14 @@ use std::{
 };
 
 use clap::Args;
+use gantry_node::clusters::Home;
 use ipnet::IpNet;
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
 use crate::{
     data_plane::{
-        clusters::Home, projects::NewTableGrants, service_proxy::upstreams,
-        services::functions::EgressPorts,
+        projects::NewTableGrants, service_proxy::upstreams, services::functions::EgressPorts,
     },
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };

@@ -1,11 +1,9 @@
 //! Options for the resources of projects.
 
 use clap::Args;
+use gantry_node::clusters::ResourceLimits;
 
-use crate::data_plane::{
-    clusters::ResourceLimits,
-    projects::sizes::{OfferedSize, SizeTable},
-};
+use crate::data_plane::projects::sizes::{OfferedSize, SizeTable};
 
 /// Limits of projects. Those of memory and processes are of the smallest compute size.
 #[derive(Debug, Clone, Args)]

@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use secrecy::ExposeSecret;
 
 use super::Config;
-use crate::{base::object_store, platform::rate_limits};
+use crate::platform::{object_store, rate_limits};
 
 /// An invalid combination of options.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum ConfigError {
     UnwrittenZone,
     /// The URL of the rate-limit store is invalid.
     #[error("{0}")]
-    Limits(crate::base::error::Error),
+    Limits(crate::platform::error::Error),
     /// Shared counters need a control database that other processes can reach.
     #[error(
         "--limits-url postgres shares counters through the control database, so it needs --database-url"

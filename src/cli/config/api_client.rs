@@ -3,14 +3,13 @@
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::Args;
+use gantry_base::net::outbound::{OutboundClient, OutboundPolicy};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, header};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use tokio::time::{Duration, timeout};
 use url::{Host, Url};
-
-use crate::base::net::outbound::{OutboundClient, OutboundPolicy};
 
 /// Largest response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use gantry_base::ids::{OrgSlug, ProjectRef};
 use serde_json::{Map, Value, json};
 
 use self::{
@@ -17,10 +18,7 @@ use self::{
     organization::OrganizationPlan,
 };
 use super::output::Output;
-use crate::{
-    base::ids::{OrgSlug, ProjectRef},
-    data_plane::project_settings::{ChangeEffect, PlannedChange, SettingsPlan},
-};
+use crate::data_plane::project_settings::{ChangeEffect, PlannedChange, SettingsPlan};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {

@@ -4,16 +4,14 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
+use gantry_base::ids::{OrgSlug, ProjectRef};
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{ApiClient, apply_project, export_project, line, plan_project};
-use crate::{
-    base::ids::{OrgSlug, ProjectRef},
-    data_plane::project_settings::SettingsPlan,
-};
+use crate::data_plane::project_settings::SettingsPlan;
 
 /// The file of an organization. What it does not name stays as it is.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]

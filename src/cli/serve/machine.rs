@@ -3,6 +3,12 @@
 use std::{net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc};
 
 use anyhow::Context;
+use gantry_base::clock::{Clock, Entropy};
+use gantry_node::clusters::{
+    Account, ControlGroups, Engine, EngineError, Engines, ExtensionPolicy, Home, Installed,
+    Launcher, LayoutOptions, Location, OldVersions, Resources, extensions, namespaces_available,
+    sandbox_available, server::Host,
+};
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -14,15 +20,9 @@ use crate::{
         config::{Config, ExtensionOptions},
         operator_api,
     },
-    base::clock::{Clock, Entropy},
     cli::{
         databases::{DatabaseListeners, ListenerDefaults},
         edges::ServiceListeners,
-    },
-    data_plane::clusters::{
-        Account, ControlGroups, Engine, EngineError, Engines, ExtensionPolicy, Home, Installed,
-        Launcher, LayoutOptions, Location, OldVersions, Resources, extensions,
-        namespaces_available, sandbox_available, server::Host,
     },
     data_plane::installation::recovery,
 };

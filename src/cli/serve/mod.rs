@@ -8,6 +8,7 @@ mod startup;
 use std::{fs::File, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use futures_util::FutureExt;
+use gantry_node::clusters::{Control, Home};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
@@ -22,10 +23,7 @@ pub(super) use self::{
 use crate::{
     app::{App, config::Config},
     cli::databases::ListenerDefaults,
-    data_plane::{
-        clusters::{Control, Home},
-        installation, services,
-    },
+    data_plane::{installation, services},
 };
 
 /// A running server.

@@ -4,32 +4,35 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use chrono::TimeDelta;
+use gantry_base::{clock::Entropy, net::outbound::OutboundPolicy};
+use gantry_node::clusters::{Home, Launcher, sandbox_available};
 use uuid::Uuid;
 
 use crate::{
     api::{
-        accounts::{oidc, oidc::OidcProvider},
+        accounts::oidc::{self, OidcProvider},
         log_drains, logs, oauth,
     },
     app::{
         Settings,
         config::{Config, UnderscoreHeaders},
     },
-    base::{clock::Entropy, db::Db, net::outbound::OutboundPolicy, sealing::SealingKey},
     cli::databases::ListenerDefaults,
     data_plane::{
-        clusters::{Home, Launcher, sandbox_available},
         domains::{
             hostnames::{acme::CertificateAuthority, dns::DnsResolver},
-            zone,
-            zone::Zone,
+            zone::{self, Zone},
         },
         postgres_proxy::PublishedAddress,
         projects::warm_pool,
         service_proxy,
         services::{ServiceOptions, shelf::KitShelf},
     },
-    platform::http::{Transport, openapi::PublishedLinks},
+    platform::{
+        db::Db,
+        http::{Transport, openapi::PublishedLinks},
+        sealing::SealingKey,
+    },
 };
 
 /// Loads the settings, and creates the identity files of a data folder on its first use. Holds the

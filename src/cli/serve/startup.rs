@@ -3,6 +3,8 @@
 use std::{fs::File, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use gantry_base::clock::{Clock, Entropy};
+use gantry_node::clusters::{Control, Home, LocalDriver};
 use secrecy::ExposeSecret;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -15,17 +17,10 @@ use super::{
 use crate::{
     api::oauth,
     app::{App, Background, config::Config, operator_api},
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-    },
     cli::databases::ListenerDefaults,
-    data_plane::{
-        clusters::{Control, Home, LocalDriver},
-        postgres_proxy::PublishedAddress,
-        projects::lease,
-    },
+    data_plane::{postgres_proxy::PublishedAddress, projects::lease},
     platform::{
+        db::Db,
         http::server,
         rate_limits::{CounterCapacity, Journal, snapshot},
         telemetry,

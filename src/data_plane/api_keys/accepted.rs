@@ -2,6 +2,7 @@
 
 use aws_lc_rs::{constant_time, hmac};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -14,12 +15,11 @@ use super::{
     signing::{SECRET_BYTES_MIN, SigningKey, SigningKeyState},
 };
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, third_party_auth},
-    platform::access::{Project, credential::SecretDigest},
+    platform::{
+        access::{Project, credential::SecretDigest},
+        error::{Context, Error},
+    },
 };
 
 /// Time for which a token is signed once, in seconds. A token is valid for one to two such periods.

@@ -3,12 +3,11 @@
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{clock::Entropy, ids::ProjectRef};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-
-use crate::base::{clock::Entropy, ids::ProjectRef};
 
 /// Validity of legacy keys, counted from the creation of the project's key ring.
 const LEGACY_TTL: TimeDelta = TimeDelta::days(3650);

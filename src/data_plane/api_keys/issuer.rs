@@ -1,6 +1,7 @@
 //! Keys for programs that issue or verify the tokens of a project's users.
 
 use aws_lc_rs::hmac;
+use gantry_base::ids::{ProjectId, ProjectRef};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
@@ -10,13 +11,7 @@ use super::{
     signing,
     signing::SigningKeyState,
 };
-use crate::{
-    base::{
-        error::Error,
-        ids::{ProjectId, ProjectRef},
-    },
-    data_plane::context::DataPlaneContext,
-};
+use crate::{data_plane::context::DataPlaneContext, platform::error::Error};
 
 /// The keys of a program that signs and verifies tokens of a project's users. No `Debug`, because
 /// it contains secrets.

@@ -10,6 +10,7 @@ pub mod rotation;
 mod signing;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectId;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
@@ -26,15 +27,12 @@ pub use self::{
     signing::{SigningKey, SigningKeyState, VerificationKey},
 };
 use crate::{
-    base::{
-        db,
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::{context::DataPlaneContext, projects},
     platform::{
         access::{Project, credential::SecretDigest},
         audit::Recorder,
+        db,
+        error::{Context, Error},
         notifications,
         tables::Table,
     },

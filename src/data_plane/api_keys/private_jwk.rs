@@ -12,16 +12,14 @@ use aws_lc_rs::{
     },
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use gantry_base::clock::Entropy;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::signing::{SECRET_BYTES_MIN, VerificationKey};
-use crate::base::{
-    clock::Entropy,
-    error::{Context, Error},
-};
+use crate::platform::error::{Context, Error};
 
 /// Longest secret of an imported symmetric key, in bytes.
 const SECRET_BYTES_MAX: usize = 1024;

@@ -3,7 +3,10 @@
 use secrecy::SecretString;
 
 use super::{list, ring};
-use crate::{base::error::Error, data_plane::context::DataPlaneContext, platform::access::Project};
+use crate::{
+    data_plane::context::DataPlaneContext,
+    platform::{access::Project, error::Error},
+};
 
 /// Returns the secrets of a project, each with its replacement in a copy of the project's data: the
 /// JWT secret of the copy, and a placeholder for keys.

@@ -5,6 +5,7 @@
 //! its copy of the keys before a change is answered.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectId;
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -20,12 +21,14 @@ use super::{
     signing::{KEYS_MAX, SigningKey, SigningKeyState, VerificationKey},
 };
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::context::DataPlaneContext,
-    platform::{access::Project, audit::Recorder, notifications, tables::Table},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+        notifications,
+        tables::Table,
+    },
 };
 
 /// A signing key on the wire: without its private part.

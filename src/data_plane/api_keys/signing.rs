@@ -9,6 +9,7 @@ use aws_lc_rs::{
     },
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use gantry_base::ids::ProjectId;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -16,11 +17,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Largest number of keys of a project, in all states.

@@ -9,6 +9,7 @@
 //! the unfinished one is `<segment>.partial`, which is overwritten while it grows.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use tokio_postgres::Row;
 
 use super::{
@@ -17,12 +18,11 @@ use super::{
     wal::{Lsn, SegmentName},
 };
 use crate::{
-    base::{
+    data_plane::context::DataPlaneContext,
+    platform::{
         db::Param,
         error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
     },
-    data_plane::context::DataPlaneContext,
 };
 
 /// Suffix of an unfinished segment.

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use gantry_node::clusters::{ResourceLimits, Snapshot};
 use tokio::sync::mpsc;
 
 use super::{
@@ -21,11 +22,8 @@ use super::{
     wal::Lsn,
 };
 use crate::{
-    base::{db::Param, error::Context},
-    data_plane::{
-        clusters::{ResourceLimits, Snapshot},
-        context::DataPlaneContext,
-    },
+    data_plane::context::DataPlaneContext,
+    platform::{db::Param, error::Context},
 };
 
 /// Size of a pack before compression, in bytes.

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
+use gantry_base::ids::{ProjectId, ProjectRef};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
@@ -12,10 +13,7 @@ use super::{
     restore,
     store::ProjectStore,
 };
-use crate::{
-    base::ids::{ProjectId, ProjectRef},
-    data_plane::context::DataPlaneContext,
-};
+use crate::data_plane::context::DataPlaneContext;
 
 /// Packs that are kept while files are read.
 const PACKS_CACHED: usize = 4;

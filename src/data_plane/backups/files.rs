@@ -9,6 +9,7 @@ use std::{
     path::Path,
 };
 
+use gantry_node::clusters::{ArchiveWay, archive_way::SPOOL, identity::ControlState};
 use rustix::{
     fs::{
         AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2, renameat, statat,
@@ -16,8 +17,6 @@ use rustix::{
     },
     io::Errno,
 };
-
-use crate::data_plane::clusters::{ArchiveWay, archive_way::SPOOL, identity::ControlState};
 
 /// Maximum number of names that are read from a folder.
 const NAMES_MAX: usize = 100_000;

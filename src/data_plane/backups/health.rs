@@ -1,14 +1,14 @@
 //! Notes on the backups of a project for its health.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::ProjectId;
 
 use crate::{
-    base::{
+    data_plane::context::DataPlaneContext,
+    platform::{
         db::Param,
         error::{Context, Error},
-        ids::ProjectId,
     },
-    data_plane::context::DataPlaneContext,
 };
 
 /// Age of the last archived log from which it is reported. A minute is usual for an idle project.

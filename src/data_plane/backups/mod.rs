@@ -38,7 +38,12 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
+use gantry_base::{
+    clock::{Clock, Entropy, Ticks},
+    ids::{ProjectId, ProjectRef},
+};
 use gantry_logs::{LocalObjects, object_store::ObjectStore};
+use gantry_node::clusters::{ArchiveWay, ClusterError, Home};
 use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::{sync::Mutex as AsyncMutex, time::MissedTickBehavior};
@@ -49,18 +54,12 @@ use self::{
     store::ProjectStore,
 };
 use crate::{
-    base::{
-        clock::{Clock, Entropy, Ticks},
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{
         error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
         object_store::{Place, RequestTimeouts, S3},
+        telemetry::Metrics,
     },
-    data_plane::{
-        clusters::{ArchiveWay, ClusterError, Home},
-        context::DataPlaneContext,
-        projects,
-    },
-    platform::telemetry::Metrics,
 };
 
 /// Maximum number of projects of which the log is shipped at the same time.

@@ -1,6 +1,7 @@
 //! Restore points, schedules, and requests for restores.
 
 use chrono::{DateTime, NaiveTime, TimeDelta, Utc};
+use gantry_node::clusters::superuser;
 use serde_json::json;
 use tokio_postgres::Row;
 
@@ -13,16 +14,17 @@ use super::{
     window::BackupCatalog,
 };
 use crate::{
-    base::{
-        db::Param,
-        error::{Context, Error},
-    },
     data_plane::{
-        clusters::superuser,
         context::DataPlaneContext,
         projects::{self, Status},
     },
-    platform::{access::Project, audit::Recorder, tables::Table},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        db::Param,
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Longest name of a restore point, in characters.

@@ -12,6 +12,13 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use gantry_node::{
+    cluster_driver::ClusterDriver,
+    clusters::{
+        ClusterSpec, RecoveredCluster, RecoveredIdentity, RecoveryChecks, RecoveryOptions,
+        RecoveryTarget, UnfinishedCluster,
+    },
+};
 
 use super::{
     BackupError,
@@ -20,13 +27,6 @@ use super::{
     manifest::Manifest,
     store::{Digest, ProjectStore},
     wal::{Lsn, ScanEnd, SegmentName, WalScanner},
-};
-use crate::data_plane::{
-    cluster_driver::ClusterDriver,
-    clusters::{
-        ClusterSpec, RecoveredCluster, RecoveredIdentity, RecoveryChecks, RecoveryOptions,
-        RecoveryTarget, UnfinishedCluster,
-    },
 };
 
 /// Maximum number of segments of one recovery.

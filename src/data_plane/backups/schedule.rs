@@ -1,9 +1,9 @@
 //! The rules of when a base backup is made and which ones are kept, without I/O.
 
 use chrono::{DateTime, Days, NaiveTime, TimeDelta, Utc};
+use gantry_base::ids::ProjectRef;
 
 use super::wal::Lsn;
-use crate::base::ids::ProjectRef;
 
 /// Written log after which a backup is made, in bytes: it bounds the time of a recovery.
 const VOLUME: u64 = 1 << 30;
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn default_times_are_spread_over_the_day() {
-        let entropy = crate::base::clock::Entropy::seeded(3);
+        let entropy = gantry_base::clock::Entropy::seeded(3);
         let mut hours = std::collections::BTreeSet::new();
         for _ in 0..500 {
             let project = ProjectRef::generate(&entropy);

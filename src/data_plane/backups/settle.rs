@@ -6,6 +6,10 @@
 //! cluster.
 
 use chrono::TimeDelta;
+use gantry_base::ids::{OrganizationId, ProjectId, ProjectRef};
+use gantry_node::clusters::{
+    ArchiveWay, ClusterError, ClusterSpec, RecoveredIdentity, RecoveryChecks, superuser,
+};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -19,21 +23,12 @@ use super::{
     window::{BackupCatalog, RecoveryPlan},
 };
 use crate::{
-    base::{
+    data_plane::{api_keys, context::DataPlaneContext, database_session, projects::upgrades},
+    platform::{
+        access::Project,
         db::Param,
         error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
     },
-    data_plane::{
-        api_keys,
-        clusters::{
-            ArchiveWay, ClusterError, ClusterSpec, RecoveredIdentity, RecoveryChecks, superuser,
-        },
-        context::DataPlaneContext,
-        database_session,
-        projects::upgrades,
-    },
-    platform::access::Project,
 };
 
 /// Replaced clusters of a project that are kept. Earlier ones are restored from the store.

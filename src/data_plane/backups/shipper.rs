@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use gantry_base::clock::Ticks;
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::Row;
 
@@ -17,10 +18,7 @@ use super::{
     store::ProjectStore,
     wal::{Lsn, ScanEnd, SegmentHeader, SegmentName, WalScanner, written_bytes},
 };
-use crate::{
-    base::{clock::Ticks, error::Context as _},
-    data_plane::context::DataPlaneContext,
-};
+use crate::{data_plane::context::DataPlaneContext, platform::error::Context as _};
 
 /// Largest segment, in bytes.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;

@@ -13,13 +13,14 @@ use aws_lc_rs::{
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
+use gantry_base::{clock::Entropy, ids::ProjectRef};
 use gantry_logs::object_store::{
     Error as ObjectError, ObjectStore, ObjectStoreExt as _, path::Path as ObjectPath,
 };
 use secrecy::{ExposeSecret, SecretString};
 
 use super::BackupError;
-use crate::base::{clock::Entropy, error::Error, ids::ProjectRef, sealing::SealingKey};
+use crate::platform::{error::Error, sealing::SealingKey};
 
 /// First bytes of every object: format and version.
 const MAGIC: &[u8; 4] = b"GBK1";

@@ -11,6 +11,8 @@ mod copy;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks, UnfinishedCluster};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::{
@@ -28,18 +30,16 @@ use super::{
     window::BackupCatalog,
 };
 use crate::{
-    base::{
-        db,
-        db::Param,
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
-        clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks, UnfinishedCluster},
         context::DataPlaneContext,
         projects::{self, idle, reconciler},
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        db::{self, Param},
+        error::{Context, Error},
+    },
 };
 
 /// Maximum number of tables in one restore.

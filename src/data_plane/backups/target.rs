@@ -7,7 +7,10 @@ use super::{
     wal::Lsn,
     window::{BackupCatalog, RecoveryGap},
 };
-use crate::{base::error::Error, data_plane::context::DataPlaneContext, platform::access::Project};
+use crate::{
+    data_plane::context::DataPlaneContext,
+    platform::{access::Project, error::Error},
+};
 
 /// The moment in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks};
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
@@ -21,15 +23,13 @@ use super::{
     window::BackupCatalog,
 };
 use crate::{
-    base::{
-        db::Param,
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
-        clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks},
         context::DataPlaneContext,
         projects::{self, reconciler},
+    },
+    platform::{
+        db::Param,
+        error::{Context, Error},
     },
 };
 

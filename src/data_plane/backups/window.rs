@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
+use gantry_base::ids::ProjectId;
 use tokio_postgres::Row;
 
 use super::{
@@ -15,11 +16,8 @@ use super::{
     wal::Lsn,
 };
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Maximum number of archives that continue each other in one recovery.

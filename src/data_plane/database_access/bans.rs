@@ -3,16 +3,17 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use ipnet::{IpNet, Ipv6Net};
 use serde_json::json;
 
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, projects},
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+    },
 };
 
 /// Maximum number of active bans of a project. Bans expire.

@@ -5,24 +5,21 @@
 
 use std::time::Duration;
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{
+    ClusterError,
+    superuser::{self, SqlArgument, SuperuserSession},
+};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::sleep;
 
 use super::LOGIN_ROLE_PREFIX;
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{
+        access::Project,
         error::{Context, Error},
-        ids::ProjectRef,
     },
-    data_plane::{
-        clusters::{
-            ClusterError,
-            superuser::{self, SqlArgument, SuperuserSession},
-        },
-        context::DataPlaneContext,
-        projects,
-    },
-    platform::access::Project,
 };
 
 /// Time in which a client can log in.

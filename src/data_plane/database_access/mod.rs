@@ -12,20 +12,18 @@ mod rules;
 use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use ipnet::IpNet;
 use uuid::Uuid;
 
 pub use self::rules::AccessRuleCache;
 use self::rules::AccessRules;
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
         context::DataPlaneContext,
         projects::{self, Status, sizes::ConnectionBudget},
     },
+    platform::error::{Context, Error},
 };
 
 /// Name prefix of login roles for clients.

@@ -6,16 +6,17 @@ use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 
 use crate::{
-    base::{
-        db::Param,
-        error::{Context, Error},
-    },
     data_plane::{
         context::DataPlaneContext,
         projects,
         service_settings::{SettingValues, recorded_change},
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        db::Param,
+        error::{Context, Error},
+    },
 };
 
 /// Maximum number of networks of a project.

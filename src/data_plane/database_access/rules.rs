@@ -4,17 +4,15 @@
 use std::{net::IpAddr, sync::Arc};
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::Ticks,
+    ids::{ProjectId, ProjectRef},
+};
 use ipnet::IpNet;
 use quick_cache::{Weighter, sync::Cache};
 
 use super::{ConnectionAdmission, bans::BANS_MAX};
-use crate::{
-    base::{
-        clock::Ticks,
-        ids::{ProjectId, ProjectRef},
-    },
-    data_plane::projects::{Status, sizes::ConnectionBudget},
-};
+use crate::data_plane::projects::{Status, sizes::ConnectionBudget};
 
 /// Maximum age of cached rules, in milliseconds: one hour.
 const AGE_MAX: Ticks = 60 * 60 * 1000;

@@ -3,13 +3,14 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use gantry_base::ids::ProjectId;
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 
-use crate::base::{error::Error, ids::ProjectId};
+use crate::platform::error::Error;
 
 /// Longest time that a request waits for a permit, and for room in a full server.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);

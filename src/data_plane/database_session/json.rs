@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::session::{ResultRows, SessionLimits, too_large};
 use crate::{
-    base::error::Error,
     data_plane::database_session::types::{ScalarFormat, ValueFormat},
+    platform::error::Error,
 };
 
 /// Returns the rows as a JSON array of objects. `kinds` has one format per column.

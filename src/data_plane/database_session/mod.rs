@@ -20,7 +20,7 @@ use std::time::Duration;
 pub use concurrency_limit::{ConcurrencyLimit, ConcurrencyLimits};
 pub use session::{ConnectTarget, DatabaseSession, SessionLimits};
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Checks within `time` that the owner role can log in and run a query. Does not repair platform
 /// roles, so that the caller can report the cause.

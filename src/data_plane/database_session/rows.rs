@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postgres_protocol::{Oid, message::backend::DataRowBody};
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Limits of one request.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@ use super::statements::{
     TransactionScript, check_comment_nesting, merged,
     splitter::{SplitText, SqlLexer, SqlStatement, SqlToken, StatementSplitter},
 };
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Maximum number of segments of a text that is not one transaction.
 const SEGMENTS_MAX: usize = 10_000;

@@ -11,6 +11,7 @@ use std::{error::Error as StdError, io, mem, ops::Range, time::Duration};
 
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
+use gantry_node::clusters;
 use postgres_protocol::{
     IsNull, Oid,
     message::{
@@ -36,10 +37,7 @@ pub use super::{
     rows::{ResultColumn, ResultRows, SessionLimits},
     target::ConnectTarget,
 };
-use crate::{
-    base::error::{Context as _, Error},
-    data_plane::clusters,
-};
+use crate::platform::error::{Context as _, Error};
 
 /// Maximum time for login. `behaviour.md` §8: a stopped project is answered with 544 after about 20
 /// s.

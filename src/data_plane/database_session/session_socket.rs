@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::BytesMut;
+use gantry_node::{clusters, supervisor::ProcessOwner};
 use postgres_protocol::message::frontend;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional},
@@ -23,7 +24,6 @@ use tokio::{
 };
 
 use super::{DATABASE, session::ConnectTarget};
-use crate::{base::supervisor::ProcessOwner, data_plane::clusters};
 
 /// Concurrent sessions of one database.
 const SESSIONS_MAX: usize = 4;

@@ -3,7 +3,7 @@
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Maximum characters of a field, because a message may contain a whole value.
 const FIELD_CHARS_MAX: usize = 8_192;

@@ -10,7 +10,7 @@ pub(crate) mod splitter;
 use std::{borrow::Cow, ops::Range};
 
 use self::splitter::{SqlStatement, StatementSplitter};
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Maximum number of comments that begin within one run of operator characters.
 const COMMENTS_IN_A_RUN_MAX: usize = 100;

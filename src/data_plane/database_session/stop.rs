@@ -7,8 +7,8 @@
 use std::{error::Error as StdError, io, time::Duration};
 
 use super::{DATABASE, session::ConnectTarget};
-use crate::data_plane::clusters::superuser::{self, SuperuserSession};
 use bytes::BytesMut;
+use gantry_node::clusters::superuser::{self, SuperuserSession};
 use postgres_protocol::message::frontend;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

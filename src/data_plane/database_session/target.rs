@@ -2,13 +2,12 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::{cluster_driver::ClusterDriver, clusters::ServerSocket};
 use tokio::{net::UnixStream, sync::OwnedSemaphorePermit, time::timeout};
 
 use super::concurrency_limit::ConcurrencyLimit;
-use crate::{
-    base::{error::Error, ids::ProjectRef},
-    data_plane::{cluster_driver::ClusterDriver, clusters::ServerSocket},
-};
+use crate::platform::error::Error;
 
 /// Maximum time for repairing the platform's roles.
 const REPAIR_TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,16 +8,14 @@ pub mod zone;
 
 use std::sync::Arc;
 
+use gantry_base::ids::{ProjectId, ProjectRef};
 use rustls::sign::CertifiedKey;
 use smol_str::SmolStr;
 use tokio_postgres::{Row, Transaction};
 
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, projects},
+    platform::error::{Context, Error},
 };
 
 /// Locks the names of a project until the transaction ends. Rejects a removed project.

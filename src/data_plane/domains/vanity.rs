@@ -3,18 +3,21 @@
 use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{Malformed, OrganizationId, ProjectId, ProjectRef};
 use serde_json::json;
 use tokio_postgres::Transaction;
 
 use super::{current_names, lock_project_names, reserved};
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{
+        access::Project,
+        audit::Recorder,
         db,
         error::{Context, Error},
-        ids::{Malformed, OrganizationId, ProjectId, ProjectRef},
+        notifications,
+        tables::Table,
     },
-    data_plane::{context::DataPlaneContext, projects},
-    platform::{access::Project, audit::Recorder, notifications, tables::Table},
 };
 
 /// Time for which a released name remains reserved for its organization, because links to it still

@@ -11,6 +11,9 @@ mod source;
 
 use std::{collections::BTreeSet, path::PathBuf};
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{self, ClusterError, Engine, ServerSocket};
+use gantry_node::supervisor::ProcessOwner;
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use secrecy::SecretString;
 use serde::Serialize;
@@ -20,11 +23,7 @@ use self::{
     programs::ImportPrograms,
     source::{SourceFacts, SourceRole},
 };
-use super::{
-    clusters::{self, ClusterError, Engine, ServerSocket},
-    database_session::{DATABASE, OWNER},
-};
-use crate::base::{ids::ProjectRef, supervisor::ProcessOwner};
+use super::database_session::{DATABASE, OWNER};
 
 /// Schemas that belong to the platform or to PostgreSQL. Their objects are not imported.
 const OWN_SCHEMAS: [&str; 17] = [

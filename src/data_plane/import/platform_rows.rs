@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use gantry_node::clusters::{ROWS_LOGIN, ServerSocket};
 use postgres_protocol::escape::escape_identifier;
 
 use super::{
@@ -12,12 +13,9 @@ use super::{
     programs::{ImportPrograms, pipe},
     session, sql_error,
 };
-use crate::data_plane::{
-    clusters::{ROWS_LOGIN, ServerSocket},
-    database_session::{
-        session::ConnectTarget,
-        session_socket::{SessionLogin, SessionSocket},
-    },
+use crate::data_plane::database_session::{
+    session::ConnectTarget,
+    session_socket::{SessionLogin, SessionSocket},
 };
 
 /// A table to copy.

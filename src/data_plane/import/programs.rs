@@ -7,6 +7,11 @@ use std::{
     process::{Output, Stdio},
 };
 
+use gantry_base::clock::Entropy;
+use gantry_node::{
+    clusters::{Engine, ServerSocket},
+    supervisor::ProcessOwner,
+};
 use secrecy::ExposeSecret;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
@@ -14,16 +19,10 @@ use tokio::{
 };
 
 use super::{Import, ImportError, PROBLEMS_MAX, Result};
-use crate::{
-    base::{clock::Entropy, supervisor::ProcessOwner},
-    data_plane::{
-        clusters::{Engine, ServerSocket},
-        database_session::{
-            OWNER,
-            session::ConnectTarget,
-            session_socket::{SessionLogin, SessionSocket},
-        },
-    },
+use crate::data_plane::database_session::{
+    OWNER,
+    session::ConnectTarget,
+    session_socket::{SessionLogin, SessionSocket},
 };
 
 /// Largest answer of a query to the source, in bytes.

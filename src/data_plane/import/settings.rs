@@ -7,6 +7,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use gantry_base::{
+    ids::ProjectRef,
+    net::outbound::{OutboundClient, OutboundPolicy},
+};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, StatusCode, header};
 use secrecy::{ExposeSecret, SecretString};
@@ -15,13 +19,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::{ImportError, Result};
-use crate::{
-    base::{
-        ids::ProjectRef,
-        net::outbound::{OutboundClient, OutboundPolicy},
-    },
-    data_plane::service_settings::AUTH,
-};
+use crate::data_plane::service_settings::AUTH;
 
 /// Largest response, in bytes: a bundle of a function.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, pin_mut};
+use gantry_base::clock::Clock;
 use sha2::{Digest, Sha256};
 use tokio_postgres::{Client, IsolationLevel, Transaction};
 use uuid::Uuid;
@@ -18,7 +19,7 @@ use super::{
     objects::InstallationStore,
     sql_error,
 };
-use crate::base::{clock::Clock, db::Db, error::Context};
+use crate::platform::{db::Db, error::Context};
 
 /// Tables with rows of the running processes of a machine.
 pub(super) const OF_THE_MACHINE: [&str; 2] = ["node_leases", "prepared_clusters"];

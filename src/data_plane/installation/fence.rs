@@ -8,12 +8,12 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::clock::Clock;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use uuid::Uuid;
 
 use super::{InstallationError, Result, objects::InstallationStore};
-use crate::base::clock::Clock;
 
 const EPOCH: &str = "epoch";
 const ALIVE: &str = "alive";

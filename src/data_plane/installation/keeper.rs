@@ -11,6 +11,7 @@ use std::{
 };
 
 use chrono::{DateTime, SubsecRound, Utc};
+use gantry_base::clock::{Clock, Ticks};
 use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
@@ -25,14 +26,7 @@ use super::{
     objects::InstallationStore,
     sql_error,
 };
-use crate::{
-    base::{
-        clock::{Clock, Ticks},
-        db::Db,
-        error::Context,
-    },
-    platform::telemetry::Metrics,
-};
+use crate::platform::{db::Db, error::Context, telemetry::Metrics};
 
 /// The interval of looks.
 pub const LOOK: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use super::{
     objects::InstallationStore,
     sql_error,
 };
-use crate::base::db::Db;
+use crate::platform::db::Db;
 
 const DOING: &str = "writing the control database";
 const APPLICATION: &str = "gantry recover";

@@ -29,18 +29,15 @@ pub mod verification;
 
 use std::{io, path::PathBuf};
 
+use gantry_node::clusters::{Location, sql_text};
 use tokio::time::MissedTickBehavior;
 
 use self::{keeper::KeptInstallation, objects::InstallationStore};
 use crate::{
-    base::{
+    data_plane::{backups::BackupError, context::DataPlaneContext},
+    platform::{
         db::Db,
         error::{Context, Error},
-    },
-    data_plane::{
-        backups::BackupError,
-        clusters::{Location, sql_text},
-        context::DataPlaneContext,
     },
 };
 

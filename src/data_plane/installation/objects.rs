@@ -7,11 +7,11 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Result, content::About, damaged};
 use crate::{
-    base::{error::Context, sealing::SealingKey},
     data_plane::backups::{
         BackupError, BackupStore,
         store::{ProjectKey, ProjectStore},
     },
+    platform::{error::Context, sealing::SealingKey},
 };
 
 /// Folder of all objects.
@@ -130,7 +130,7 @@ pub(super) mod tests {
     use gantry_logs::object_store::memory::InMemory;
 
     use super::*;
-    use crate::base::clock::Entropy;
+    use gantry_base::clock::Entropy;
 
     /// Returns an empty store under a key of these bytes.
     pub(in super::super) fn store(key: u8) -> InstallationStore {

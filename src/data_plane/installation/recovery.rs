@@ -23,8 +23,8 @@ use super::{
     sql_error,
 };
 use crate::{
-    base::{db::Db, error::Context, sealing},
     data_plane::{backups::BackupStore, projects},
+    platform::{db::Db, error::Context, sealing},
 };
 
 const DOING: &str = "adopting the recovered projects";

@@ -10,12 +10,12 @@ use super::{
     objects::InstallationStore,
 };
 use crate::{
-    base::{error::Context, sealing::SealingKey},
     data_plane::backups::{
         BackupError, BackupStore,
         manifest::Manifest,
         store::{ProjectKey, ProjectStore},
     },
+    platform::{error::Context, sealing::SealingKey},
 };
 
 /// Returns what is missing or damaged of a snapshot.

@@ -8,6 +8,12 @@ use std::{
 };
 
 use bytes::BytesMut;
+use gantry_base::{
+    clock::Ticks,
+    ids::{ProjectId, ProjectRef},
+    net::connection_limit::ConnectionPermit,
+};
+use gantry_node::clusters::ServerSocket;
 use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -30,22 +36,14 @@ use super::{
     startup::{CancelKey, StartupMessage, StartupRequest},
 };
 use crate::{
-    base::{
-        clock::Ticks,
-        error::Error,
-        ids::{ProjectId, ProjectRef},
-        net::connection_limit::ConnectionPermit,
-    },
     data_plane::{
-        clusters::ServerSocket,
         context::DataPlaneContext,
-        database_access,
-        database_access::{ConnectionAdmission, bans},
-        projects,
-        projects::Status,
+        database_access::{self, ConnectionAdmission, bans},
+        projects::{self, Status},
         services::{ServiceUse, pooler},
         temporary_access,
     },
+    platform::error::Error,
 };
 
 /// Timeout for the startup request, TLS handshake included.

@@ -1,9 +1,8 @@
 //! Counts wrong passwords by project and address block.
 
+use gantry_base::{clock::Ticks, ids::ProjectId};
 use ipnet::IpNet;
 use quick_cache::sync::Cache;
-
-use crate::base::{clock::Ticks, ids::ProjectId};
 
 /// Number of counted addresses; the least recently used are evicted.
 const ADDRESSES_MAX: usize = 10_000;

@@ -24,6 +24,14 @@ mod tls;
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
+use gantry_base::{
+    ids::ProjectId,
+    net::{
+        accept,
+        connection_limit::{ConnectionLimit, ConnectionPermit},
+    },
+};
+use gantry_node::clusters::ServerSocket;
 use ipnet::IpNet;
 use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
@@ -37,16 +45,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::tls::PostgresProxyTls;
 
 use self::{failures::LoginFailures, rejection::ConnectionRejection, startup::CancelKey};
-use crate::{
-    base::{
-        ids::ProjectId,
-        net::{
-            accept,
-            connection_limit::{ConnectionLimit, ConnectionPermit},
-        },
-    },
-    data_plane::{clusters::ServerSocket, context::DataPlaneContext, database_access::bans},
-};
+use crate::data_plane::{context::DataPlaneContext, database_access::bans};
 
 /// Maximum number of concurrent connections.
 pub const CONNECTIONS_MAX: usize = 4000;

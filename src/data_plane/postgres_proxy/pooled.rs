@@ -1,18 +1,16 @@
 //! Sessions with the pooler of a project.
 
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::ServerSocket;
 use tokio::{net::UnixStream, time::timeout};
 
 use super::{
     connection, message_stream::MessageStream, rejection::ConnectionRejection,
     startup::StartupMessage,
 };
-use crate::{
-    base::ids::{ProjectId, ProjectRef},
-    data_plane::{
-        clusters::ServerSocket,
-        context::DataPlaneContext,
-        services::{ServiceUse, Unavailable, UnavailableReason, pooler},
-    },
+use crate::data_plane::{
+    context::DataPlaneContext,
+    services::{ServiceUse, Unavailable, UnavailableReason, pooler},
 };
 
 /// Attempts to reach a pooler: one that ended a moment ago is replaced by another.

@@ -1,8 +1,8 @@
 //! Errors that the proxy sends to PostgreSQL clients.
 
 use bytes::{BufMut, BytesMut};
-
-use crate::{base::ids::ProjectRef, data_plane::clusters::NO_LIBRARIES};
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::NO_LIBRARIES;
 
 /// The reason for rejecting a connection before it reaches a server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,9 @@
 //! Finds the project and the role that a startup message refers to.
 
+use gantry_base::ids::ProjectRef;
+
 use super::{rejection::ConnectionRejection, startup::StartupMessage};
-use crate::{
-    base::ids::ProjectRef,
-    data_plane::{database_access::LOGIN_ROLE_PREFIX, temporary_access},
-};
+use crate::data_plane::{database_access::LOGIN_ROLE_PREFIX, temporary_access};
 
 /// Destination of a session, without the project's reference in role and options.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@
 //! unless it parses completely. Packets for servers are written from the parsed values.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use gantry_node::clusters::NO_LIBRARIES;
 
 use super::rejection::ConnectionRejection;
-use crate::data_plane::clusters::NO_LIBRARIES;
 
 /// Longest startup packet, as in PostgreSQL.
 pub(super) const OPENING_BYTES_MAX: usize = 10_000;

@@ -6,12 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use gantry_base::net::tls::{self, CertificateResolver, TlsError};
 use rustls::ServerConfig;
-
-use crate::base::net::{
-    tls,
-    tls::{CertificateResolver, TlsError},
-};
 
 /// ALPN protocol of clients that negotiate TLS directly.
 const ALPN: &[u8] = b"postgresql";

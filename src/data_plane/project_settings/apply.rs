@@ -4,18 +4,25 @@ use tokio_postgres::Transaction;
 
 use super::{ProjectSettings, RequestedSettings, SettingsPlan, drift, plan};
 use crate::{
-    base::error::{Context, Error},
     data_plane::{
         context::DataPlaneContext,
         database_access::restrictions,
-        projects,
-        projects::{parameters, parameters::fallback},
+        projects::{
+            self,
+            parameters::{self, fallback},
+        },
         service_proxy::upstreams::Service,
-        service_settings,
-        service_settings::ServiceSettings,
-        services::{rest, trial, trial::ServiceTrial},
+        service_settings::{self, ServiceSettings},
+        services::{
+            rest,
+            trial::{self, ServiceTrial},
+        },
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+    },
 };
 
 /// Applies the requested settings if the hash is that of their plan, and returns when they are in

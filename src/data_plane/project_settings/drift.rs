@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use super::{ProjectSettings, Section};
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, service_settings::SettingValues},
+    platform::{
+        access::Project,
+        audit::Recorder,
         db::Param,
         error::{Context, Error},
     },
-    data_plane::{context::DataPlaneContext, service_settings::SettingValues},
-    platform::{access::Project, audit::Recorder},
 };
 
 /// Settings that the health of a project names.

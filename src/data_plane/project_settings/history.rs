@@ -10,12 +10,16 @@ use tokio_postgres::Row;
 
 use super::{PlannedChange, ProjectSettings, Section, plan::effect};
 use crate::{
-    base::{
+    data_plane::{
+        context::DataPlaneContext,
+        service_settings::{self, FINGERPRINT},
+    },
+    platform::{
+        access::Project,
+        audit::Chain,
         db::Param,
         error::{Context, Error},
     },
-    data_plane::{context::DataPlaneContext, service_settings, service_settings::FINGERPRINT},
-    platform::{access::Project, audit::Chain},
 };
 
 /// Most changes between the current settings and a version that can be restored.

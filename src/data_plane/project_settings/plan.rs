@@ -1,5 +1,6 @@
 //! The difference between the settings of a project and those after a document.
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -7,9 +8,8 @@ use sha2::{Digest, Sha256};
 
 use super::{ProjectSettings, RequestedSettings, Section, history};
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     data_plane::{context::DataPlaneContext, projects::parameters},
-    platform::access::Project,
+    platform::{access::Project, error::Error},
 };
 
 /// The effect of a change on a running service.

@@ -3,26 +3,29 @@
 use std::collections::BTreeMap;
 
 use chrono::SubsecRound;
+use gantry_base::ids::ProjectRef;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use super::section::Section;
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
     data_plane::{
         context::DataPlaneContext,
         database_access::restrictions::{self, NetworkRestrictions},
-        projects::{InstanceSize, parameters, parameters::ServerConfiguration},
+        projects::{
+            InstanceSize,
+            parameters::{self, ServerConfiguration},
+        },
         service_settings::{
             self, AUTH, REALTIME, STORAGE, ServiceSettings, SettingValues, recorded_change,
             setting::{NullEffect, ServiceSetting, check_value, wrong_type},
         },
         services::rest::{self, RestSettingsUpdate, StoredSettings},
     },
-    platform::access::Project,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// All settings of a project. No `Debug`, because they contain secrets.

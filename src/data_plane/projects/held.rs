@@ -5,23 +5,22 @@
 //! it is restored. A restored project gets back its keys as they were, so clients need no change.
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::Clock,
+    ids::{OrganizationId, ProjectId, ProjectRef},
+};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 
 use super::{Status, removed};
 use crate::{
-    base::{
-        clock::Clock,
-        db,
-        db::Db,
-        error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, domains::vanity},
     platform::{
         access::Project,
         audit::Recorder,
+        db::{self, Db},
+        error::{Context, Error},
         tables::{ProjectRemoval, Table},
     },
 };

@@ -6,17 +6,17 @@
 use std::{collections::HashMap, time::Duration};
 
 use chrono::TimeDelta;
+use gantry_base::{
+    clock::Ticks,
+    ids::{ProjectId, ProjectRef},
+};
 use parking_lot::Mutex;
 use tokio_postgres::Row;
 
 use super::{SETTLE_WAIT, Status, removed};
 use crate::{
-    base::{
-        clock::Ticks,
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, database_session::ConnectTarget},
+    platform::error::{Context, Error},
 };
 
 /// The shortest interval between two recorded uses of a project.

@@ -12,6 +12,8 @@
 use std::{fs::File, time::Duration};
 
 use chrono::{DateTime, Utc};
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{Likeness, Location, Moved};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_postgres::{Row, types::Json};
@@ -19,14 +21,10 @@ use uuid::Uuid;
 
 use super::reconciler;
 use crate::{
-    base::{
-        clock::Entropy,
+    data_plane::context::DataPlaneContext,
+    platform::{
         db::{Db, Param},
         error::{Context, Error},
-    },
-    data_plane::{
-        clusters::{Likeness, Location, Moved},
-        context::DataPlaneContext,
     },
 };
 

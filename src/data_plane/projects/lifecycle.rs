@@ -1,6 +1,7 @@
 //! Commands to an existing project: pause, restore, restart, new password. Each is recorded
 //! together with its audit entry, and the reconciler executes it, also after a crash.
 
+use gantry_node::clusters::Engine;
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -8,9 +9,13 @@ use serde_json::json;
 
 use super::{Command, SETTLE_WAIT, Status, removed, request};
 use crate::{
-    base::error::{Context, Error},
-    data_plane::{clusters::Engine, context::DataPlaneContext},
-    platform::{access::Project, audit::Recorder, tables::Table},
+    data_plane::context::DataPlaneContext,
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Records a command if the project's state permits it, and wakes the reconciler.

@@ -23,13 +23,14 @@ pub use request::{NewProject, NewTableGrants, verifier};
 pub use sizes::InstanceSize;
 pub use status::{Command, Status};
 
+use gantry_base::ids::ProjectId;
+
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::{context::DataPlaneContext, database_session::ConnectTarget},
-    platform::access::Project,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// The time that an operation waits for the reconciler to start a server or to set a password.

@@ -13,6 +13,7 @@ mod resize;
 
 use std::collections::BTreeMap;
 
+use gantry_node::clusters::{ClusterError, ResourceLimits};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -23,16 +24,14 @@ pub use self::catalog::POSTGRES_SETTINGS;
 pub(crate) use self::resize::resize;
 use super::{InstanceSize, SETTLE_WAIT, Status, removed};
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, service_settings::recorded_change},
+    platform::{
+        access::Project,
+        audit::Recorder,
         db::Param,
         error::{Context, Error},
+        tables::Table,
     },
-    data_plane::{
-        clusters::{ClusterError, ResourceLimits},
-        context::DataPlaneContext,
-        service_settings::recorded_change,
-    },
-    platform::{access::Project, audit::Recorder, tables::Table},
 };
 
 macro_rules! settings {

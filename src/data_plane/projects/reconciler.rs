@@ -26,6 +26,8 @@ mod upgrade;
 use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::{self, ClusterSpec, CopyPriority};
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
@@ -39,21 +41,18 @@ pub use self::{
 };
 use super::{Status, parameters, watch};
 use crate::{
-    base::{
-        db::Param,
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
-        backups::{settle, settle::OpenRestore},
-        clusters,
-        clusters::{ClusterSpec, CopyPriority},
+        backups::settle::{self, OpenRestore},
         context::DataPlaneContext,
         database_session,
         metrics::Step,
         services::pooler,
     },
-    platform::tables::Table,
+    platform::{
+        db::Param,
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Projects that are processed at the same time. More would only wait for disk and CPU (measured).

@@ -1,6 +1,7 @@
 //! The body of `POST /v1/projects`, and its validation.
 
 use clap::ValueEnum;
+use gantry_node::clusters::{Engine, Engines};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer};
@@ -9,12 +10,9 @@ use super::{
     InstanceSize, regions,
     regions::{Region, SmartGroup},
 };
-use crate::{
-    base::{
-        error::{Context, Error},
-        names,
-    },
-    data_plane::clusters::{Engine, Engines},
+use crate::platform::{
+    error::{Context, Error},
+    names,
 };
 
 /// The body, as sent.

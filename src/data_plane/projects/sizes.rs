@@ -4,10 +4,9 @@
 //! size. A larger size has a multiple of them, and settings of PostgreSQL that use it. Settings
 //! that the owner chose come before those of the size.
 
+use gantry_node::clusters::ResourceLimits;
 use schemars::JsonSchema;
 use serde::Deserialize;
-
-use crate::data_plane::clusters::ResourceLimits;
 
 macro_rules! sizes {
     ($(
@@ -351,7 +350,7 @@ mod tests {
             let budget = smallest.within(total);
             assert_eq!((budget.direct, budget.pool), (direct, pool), "{total}");
         }
-        let template = include_str!("../clusters/recipes/project.conf");
+        let template = include_str!("../../../crates/node/src/clusters/recipes/project.conf");
         let line = format!("\nmax_connections = {}\n", smallest.total());
         assert!(template.contains(&line), "the template has{line}");
     }

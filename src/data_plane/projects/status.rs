@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 
-use crate::base::error::{Context, Error};
+use crate::platform::error::{Context, Error};
 
 /// State of a project, with the contract's names. The database stores the states that Gantry uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -2,6 +2,10 @@
 //! what is left to do after one.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::{
+    self, Engine, UpgradeBlockers, UpgradeStep, UpgradeSupport, superuser,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
@@ -10,17 +14,14 @@ use uuid::Uuid;
 
 use super::{Status, engine_version, idle, major, removed};
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, database_session},
+    platform::{
+        access::Project,
+        audit::Recorder,
         db::Param,
         error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
+        tables::Table,
     },
-    data_plane::{
-        clusters::{self, Engine, UpgradeBlockers, UpgradeStep, UpgradeSupport, superuser},
-        context::DataPlaneContext,
-        database_session,
-    },
-    platform::{access::Project, audit::Recorder, tables::Table},
 };
 
 /// The time for which the data before an upgrade is kept.
@@ -369,8 +370,7 @@ pub(super) async fn record_progress(
         .map(drop)
 }
 
-/// Records the version of a project whose cluster was restored from a time before an upgrade, or
-/// exchanged with one of such a time.
+/// Records the version of a project after a restore, which may have brought back an earlier one.
 pub(crate) async fn record_version(
     context: &DataPlaneContext,
     project: ProjectId,

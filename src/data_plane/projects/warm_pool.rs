@@ -9,21 +9,18 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{ClusterSpec, CopyPriority, Engine, Engines};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_postgres::{Row, Transaction};
 
 use super::reconciler::READY_TIMEOUT;
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, metrics::Origin},
+    platform::{
         db::Param,
         error::{Context, Error},
-        ids::ProjectRef,
-    },
-    data_plane::{
-        clusters::{ClusterSpec, CopyPriority, Engine, Engines},
-        context::DataPlaneContext,
-        metrics::Origin,
     },
 };
 

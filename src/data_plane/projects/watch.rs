@@ -2,12 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use gantry_base::ids::ProjectId;
+use gantry_node::clusters::RunningServer;
 use parking_lot::Mutex;
 
-use crate::{
-    base::ids::ProjectId,
-    data_plane::{clusters::RunningServer, context::DataPlaneContext},
-};
+use crate::data_plane::context::DataPlaneContext;
 
 /// Watched servers, and projects to check in the next pass. Both are bounded by the projects of
 /// this node.

@@ -14,23 +14,21 @@ use std::{
 };
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{
+    clock::Ticks,
+    ids::{ProjectId, ProjectRef},
+};
+use gantry_node::clusters::{ResourceLimits, resources::Measurement};
 use rustix::process::Signal;
 use tokio::{sync::Mutex, time::MissedTickBehavior};
 use tokio_postgres::Row;
 
 use self::rules::{DiskLevel, Remedy};
 use crate::{
-    base::{
-        clock::Ticks,
+    data_plane::{context::DataPlaneContext, metrics::Bound, projects::InstanceSize},
+    platform::{
         db::Param,
         error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
-    data_plane::{
-        clusters::{ResourceLimits, resources::Measurement},
-        context::DataPlaneContext,
-        metrics::Bound,
-        projects::InstanceSize,
     },
 };
 

@@ -6,14 +6,18 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use gantry_base::ids::ProjectId;
 use hyper::{Method, http::request::Parts};
 use quick_cache::sync::Cache;
 use tokio::sync::Notify;
 
 use super::{rejection::RequestRejection, routes::Route, upstreams::Service};
 use crate::{
-    base::{error::Error, ids::ProjectId},
-    data_plane::{api_keys, api_keys::AcceptedKeys, context::DataPlaneContext},
+    data_plane::{
+        api_keys::{self, AcceptedKeys},
+        context::DataPlaneContext,
+    },
+    platform::error::Error,
 };
 
 /// Number of projects with cached keys.

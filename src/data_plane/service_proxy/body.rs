@@ -8,6 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use gantry_base::clock::Clock;
 use http_body_util::{BodyExt, Either, Empty, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::{
@@ -20,7 +21,7 @@ use super::{
     rejection::RequestRejection,
     upstream_pool::UpstreamBody,
 };
-use crate::{base::clock::Clock, data_plane::services::ServiceUse};
+use crate::data_plane::services::ServiceUse;
 
 /// Longest time without progress.
 const STALL_TIMEOUT: Duration = Duration::from_mins(5);

@@ -15,10 +15,9 @@ use std::{
 };
 
 use futures_util::task::AtomicWaker;
+use gantry_base::{clock::Ticks, ids::ProjectId};
 use ipnet::IpNet;
 use parking_lot::Mutex;
-
-use crate::base::{clock::Ticks, ids::ProjectId};
 
 /// Time without a byte from the client, in milliseconds, after which a request body may be aborted
 /// to free capacity.

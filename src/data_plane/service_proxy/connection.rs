@@ -2,6 +2,7 @@
 
 use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
+use gantry_base::net::{accept, coalescing_stream::CoalescingStream};
 use hyper::{
     Request,
     body::Incoming,
@@ -26,10 +27,7 @@ use super::{
     tls::{ACME_ALPN, Tls},
     upstream_pool::UpstreamPool,
 };
-use crate::{
-    base::net::{accept, coalescing_stream::CoalescingStream},
-    data_plane::context::DataPlaneContext,
-};
+use crate::data_plane::context::DataPlaneContext;
 
 /// Timeout for the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,6 +2,7 @@
 
 use std::{error::Error as StdError, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
+use gantry_base::clock::Ticks;
 use http_body_util::{Either, Empty};
 use hyper::{
     Method, Request, Response, StatusCode, Uri, Version,
@@ -36,11 +37,9 @@ use super::{
     upstreams::{Service, Upstream},
 };
 use crate::{
-    base::clock::Ticks,
     data_plane::{
         database_access::bans,
-        services,
-        services::{ServiceCaller, ServiceUse},
+        services::{self, ServiceCaller, ServiceUse},
     },
     platform::telemetry,
 };

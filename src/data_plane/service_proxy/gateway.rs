@@ -11,6 +11,11 @@ use std::{
     sync::Arc,
 };
 
+use gantry_base::{
+    ids::ProjectRef,
+    net::accept::{self, Listener},
+};
+use gantry_node::supervisor::{ProcessOwner, owned_socket};
 use smol_str::SmolStr;
 use tokio::{
     net::{UnixListener, UnixStream},
@@ -19,14 +24,7 @@ use tokio::{
 };
 
 use super::{DRAIN, connection};
-use crate::{
-    base::{
-        ids::ProjectRef,
-        net::{accept, accept::Listener, owned_socket},
-        supervisor::ProcessOwner,
-    },
-    data_plane::context::DataPlaneContext,
-};
+use crate::data_plane::context::DataPlaneContext;
 
 /// Concurrent connections of one process. Further ones are closed.
 const CONNECTIONS_MAX: usize = 64;

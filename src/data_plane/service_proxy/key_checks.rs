@@ -3,18 +3,18 @@
 
 use std::{collections::HashMap, fmt};
 
+use gantry_base::{
+    clock::Clock,
+    ids::{ProjectId, ProjectRef},
+};
 use serde::Serialize;
 use serde_json::json;
 
 use super::project_settings::ProjectSetting;
-use crate::{
-    base::{
-        clock::Clock,
-        db::Db,
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
-    platform::audit::Recorder,
+use crate::platform::{
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// The setting of one project.

@@ -3,15 +3,13 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use hyper::{HeaderMap, Method, StatusCode, Version, header, header::HeaderName};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::upstreams::Service;
-use crate::{
-    base::{batch_queue::BatchQueue, ids::ProjectRef},
-    platform::telemetry,
-};
+use crate::platform::{batch_queue::BatchQueue, telemetry};
 
 /// Maximum number of queued rows. A row takes about half a kilobyte.
 const QUEUE_MAX: usize = 8192;

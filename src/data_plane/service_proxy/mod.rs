@@ -48,6 +48,11 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::net::{
+    accept,
+    connection_limit::{ConnectionLimit, ConnectionPermit},
+    tls::TlsError,
+};
 use hyper::StatusCode;
 use ipnet::IpNet;
 use metrics::{Counter, Gauge};
@@ -71,11 +76,6 @@ use self::{
     worker_threads::WorkerThreads,
 };
 use crate::{
-    base::net::{
-        accept,
-        connection_limit::{ConnectionLimit, ConnectionPermit},
-        tls::TlsError,
-    },
     data_plane::{context::DataPlaneContext, database_access::bans},
     platform::tables::Cache,
 };

@@ -10,6 +10,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
+use gantry_base::ids::ProjectId;
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 use smol_str::SmolStr;
@@ -19,7 +20,7 @@ use super::{
     api_key_check,
     routes::{Route, RouteStatus},
 };
-use crate::{base::ids::ProjectId, data_plane::context::DataPlaneContext};
+use crate::data_plane::context::DataPlaneContext;
 
 /// Number of projects read concurrently after a change of keys.
 const PROJECTS_AT_ONCE: usize = 16;

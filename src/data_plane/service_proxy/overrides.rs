@@ -3,6 +3,10 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
+use gantry_base::{
+    clock::Clock,
+    ids::{ProjectId, ProjectRef},
+};
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
@@ -11,14 +15,10 @@ use super::{
     project_settings::ProjectSetting,
     upstreams::{Service, ServiceUpstream, UpstreamTemplate, Upstreams},
 };
-use crate::{
-    base::{
-        clock::Clock,
-        db::Db,
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
-    platform::audit::Recorder,
+use crate::platform::{
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// The upstream of one service of a project.

@@ -3,17 +3,17 @@
 //! A setting is a value: a [`ProjectSetting`] names its table's statements, and
 //! [`ProjectSetting::set`] stores any of them with its audit log entry.
 
+use gantry_base::{
+    clock::Clock,
+    ids::{OrganizationId, ProjectRef},
+};
 use serde_json::Value;
 use tokio_postgres::types::{FromSqlOwned, ToSql};
 
-use crate::{
-    base::{
-        clock::Clock,
-        db::{Db, Param},
-        error::{Context, Error},
-        ids::{OrganizationId, ProjectRef},
-    },
-    platform::audit::Recorder,
+use crate::platform::{
+    audit::Recorder,
+    db::{Db, Param},
+    error::{Context, Error},
 };
 
 /// A setting of single projects. A project without a row uses the server's default.

@@ -1,4 +1,4 @@
-//! Requests whose process ended before it received them: they wait for the process that replaces it.
+//! Requests that did not reach a process before its end: they wait for the one that replaces it.
 
 use super::{
     body::BodyError,

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::ids::{ProjectId, ProjectRef};
 use hyper::header::HeaderValue;
 use parking_lot::RwLock;
 use rustls::sign::CertifiedKey;
@@ -24,18 +25,17 @@ use tokio::{
 
 use super::{key_checks, overrides, upstreams::Upstreams};
 use crate::{
-    base::{
-        error::Error,
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
         context::DataPlaneContext,
-        domains,
         domains::{
-            PublishedProject,
-            hostnames::{acme, acme::ChallengeResponse, wildcard},
+            self, PublishedProject,
+            hostnames::{
+                acme::{self, ChallengeResponse},
+                wildcard,
+            },
         },
     },
+    platform::error::Error,
 };
 
 /// Reload interval without notifications, in case one was lost.

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Path, sync::Arc};
 
+use gantry_base::net::tls::{self, CertificateResolver, TlsError};
 use rustls::{
     ServerConfig,
     crypto::aws_lc_rs::Ticketer,
@@ -10,17 +11,11 @@ use rustls::{
 };
 
 use crate::{
-    base::{
-        error::{Context, Error},
-        net::{
-            tls,
-            tls::{CertificateResolver, TlsError},
-        },
-    },
     data_plane::{
         context::DataPlaneContext,
         domains::hostnames::{acme::ChallengeResponse, certificates},
     },
+    platform::error::{Context, Error},
 };
 
 /// The wildcard certificate for names below the projects' domain.

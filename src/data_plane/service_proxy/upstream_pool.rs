@@ -15,6 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use gantry_base::net::coalescing_stream::CoalescingStream;
 use hyper::{
     Method, Request, Response,
     body::{Body, Frame, Incoming, SizeHint},
@@ -34,7 +35,6 @@ use super::{
     body::{BodyError, UploadBody},
     upstreams::{Upstream, UpstreamAddress},
 };
-use crate::base::net::coalescing_stream::CoalescingStream;
 
 /// Maximum number of idle connections to one upstream per worker thread.
 const SERVICE_IDLE_MAX: usize = 64;

@@ -3,17 +3,14 @@
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
+use gantry_base::{
+    ids::{Malformed, ProjectRef},
+    net::owned_port::OwnedPort,
+};
+use gantry_node::clusters::ServerSocket;
 use hyper::{
     header::HeaderValue,
     http::uri::{Authority, PathAndQuery, Uri},
-};
-
-use crate::{
-    base::{
-        ids::{Malformed, ProjectRef},
-        net::owned_port::OwnedPort,
-    },
-    data_plane::clusters::ServerSocket,
 };
 
 /// Placeholder of a template for the project's reference.

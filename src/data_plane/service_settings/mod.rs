@@ -16,6 +16,7 @@ mod storage;
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_lc_rs::hmac;
+use gantry_base::ids::{ProjectId, ProjectRef};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
@@ -32,12 +33,12 @@ use self::{
     setting::{NullEffect, RenderedVariable, ServiceSetting, ValueType, check_value},
 };
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, projects},
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+    },
 };
 
 /// Maximum size of the settings of one service of a project, in bytes of JSON.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::setting::{ServiceSetting, wrong_type};
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Returns the nested document of values by name.
 pub(in crate::data_plane) fn nest(values: BTreeMap<String, Value>) -> Map<String, Value> {

@@ -12,9 +12,12 @@ use super::{
     update,
 };
 use crate::{
-    base::error::{Context, Error},
     data_plane::context::DataPlaneContext,
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+    },
 };
 
 /// Name of the only setting.

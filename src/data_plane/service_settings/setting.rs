@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// The type of a value, with its bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -11,15 +11,13 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use gantry_base::{clock::Ticks, ids::ProjectId};
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::{
-    base::{clock::Ticks, ids::ProjectId},
-    data_plane::{database_access::bans, service_proxy::upstreams::Service},
-};
+use crate::data_plane::{database_access::bans, service_proxy::upstreams::Service};
 
 /// Time in which ends of processes are counted, in milliseconds.
 pub(super) const WINDOW: Ticks = 60_000;

@@ -9,13 +9,12 @@ use std::{
     path::PathBuf,
 };
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::{clusters::Home, supervisor::ProcessOwner};
+
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-        supervisor::ProcessOwner,
-    },
-    data_plane::{clusters::Home, context::DataPlaneContext},
+    data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Returns the folder of a project.

@@ -7,14 +7,14 @@ use std::{
     sync::Arc,
 };
 
+use gantry_base::net::owned_port;
+use gantry_node::clusters::ServerSocket;
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::{JoinHandle, JoinSet},
 };
-
-use crate::{base::net::owned_port, data_plane::clusters::ServerSocket};
 
 /// Concurrent connections of one program. Further ones are closed.
 const CONNECTIONS_MAX: usize = 32;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::base::clock::Ticks;
+use gantry_base::clock::Ticks;
 
 /// Time in which failures are counted, in milliseconds.
 const FAILURE_WINDOW: Ticks = 600_000;

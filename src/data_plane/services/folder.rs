@@ -21,6 +21,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::{
+    clusters::Home,
+    supervisor::{LaunchRecord, ProcessOwner, live_uid, pids},
+};
 use rustix::{
     fs::{CWD, FileType, Mode},
     process::Pid,
@@ -32,13 +37,7 @@ use super::{
     instance::{FunctionVersion, InstanceId},
     pooler,
 };
-use crate::{
-    base::{
-        ids::ProjectRef,
-        supervisor::{LaunchRecord, ProcessOwner, live_uid, pids},
-    },
-    data_plane::{clusters::Home, service_proxy::upstreams::Service},
-};
+use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Largest file of an instance that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

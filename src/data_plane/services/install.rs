@@ -15,6 +15,8 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use flate2::read::GzDecoder;
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::registry::Registry;
 use sha2::{Digest, Sha512};
 use tokio::{process::Command, time::timeout};
 
@@ -23,10 +25,7 @@ use super::{
     pooler,
     shelf::UNFINISHED,
 };
-use crate::{
-    base::clock::Entropy,
-    data_plane::{clusters::registry::Registry, service_proxy::upstreams::Service},
-};
+use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Largest compressed archive, in bytes.
 const ARCHIVE_BYTES_MAX: usize = 64 << 20;

@@ -22,6 +22,11 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use gantry_base::{
+    clock::Ticks,
+    ids::{ProjectId, ProjectRef},
+};
+use gantry_node::supervisor::{ProcessHandle, ProcessOwner};
 use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
@@ -39,18 +44,11 @@ use super::{
     rest::StoredSettings,
     unavailable::{Unavailable, UnavailableReason},
 };
-use crate::{
-    base::{
-        clock::Ticks,
-        ids::{ProjectId, ProjectRef},
-        supervisor::{ProcessHandle, ProcessOwner},
-    },
-    data_plane::{
-        api_keys::AcceptedKeys,
-        service_proxy::{
-            FunctionGateway,
-            upstreams::{Service, Upstream, UpstreamAddress},
-        },
+use crate::data_plane::{
+    api_keys::AcceptedKeys,
+    service_proxy::{
+        FunctionGateway,
+        upstreams::{Service, Upstream, UpstreamAddress},
     },
 };
 

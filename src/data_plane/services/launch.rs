@@ -1,7 +1,7 @@
 //! The launch of an instance: its arguments, and the files that its sandbox permits.
 //!
 //! Gantry executes its own binary with the hidden subcommand [`SUBCOMMAND`], and that process calls
-//! [`launch`]. The mechanism is in [`supervisor`](crate::base::supervisor).
+//! [`launch`]. The mechanism is in [`supervisor`](gantry_node::supervisor).
 
 use std::{
     convert::Infallible,
@@ -14,15 +14,15 @@ use std::{
 };
 
 use clap::{ArgAction, Args};
+use gantry_node::{
+    clusters::launch::{LOADERS, READABLE},
+    supervisor::{
+        AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, ProcessOwner, Sandbox,
+    },
+};
 use landlock::AccessFs;
 
 use super::{scratch, system_calls};
-use crate::{
-    base::supervisor::{
-        AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, ProcessOwner, Sandbox,
-    },
-    data_plane::clusters::launch::{LOADERS, READABLE},
-};
 
 /// Name of the hidden subcommand that calls [`launch`].
 pub const SUBCOMMAND: &str = "launch-service";

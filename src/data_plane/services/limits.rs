@@ -1,14 +1,14 @@
 //! Limits of an instance: a control group where the kernel permits one, resource limits always.
 
+use gantry_node::{
+    clusters::{ControlGroups, ResourceLimits},
+    supervisor::{LaunchBounds, ProcessOwner},
+};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    base::supervisor::{LaunchBounds, ProcessOwner},
-    data_plane::{
-        clusters::{ControlGroups, ResourceLimits},
-        context::DataPlaneContext,
-        services::{folder::InstanceFolder, instance::InstanceId, manifest::Manifest},
-    },
+use crate::data_plane::{
+    context::DataPlaneContext,
+    services::{folder::InstanceFolder, instance::InstanceId, manifest::Manifest},
 };
 
 /// Processes and threads of an instance.

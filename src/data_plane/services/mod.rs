@@ -67,6 +67,11 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::{
+    clock::Ticks,
+    ids::{ProjectId, ProjectRef},
+};
+use gantry_node::supervisor::Launcher;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, Semaphore},
@@ -90,16 +95,9 @@ pub use self::{
     stop::stop_all,
     unavailable::{Unavailable, UnavailableReason},
 };
-use crate::{
-    base::{
-        clock::Ticks,
-        ids::{ProjectId, ProjectRef},
-        supervisor::Launcher,
-    },
-    data_plane::{
-        api_keys::AcceptedKeys, context::DataPlaneContext, database_session::ConcurrencyLimits,
-        projects::sizes::ConnectionBudget, service_proxy::upstreams::Service,
-    },
+use crate::data_plane::{
+    api_keys::AcceptedKeys, context::DataPlaneContext, database_session::ConcurrencyLimits,
+    projects::sizes::ConnectionBudget, service_proxy::upstreams::Service,
 };
 
 /// Longest time that a request waits for an instance.

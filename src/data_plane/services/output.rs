@@ -19,6 +19,10 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::ProjectRef,
+};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -31,14 +35,7 @@ use super::{
     instance::{AbortOnDrop, InstanceId},
     lines::{LineSplitter, RateLimit, RecentLines},
 };
-use crate::{
-    base::{
-        batch_queue::BatchQueue,
-        clock::{Clock, Entropy},
-        ids::ProjectRef,
-    },
-    data_plane::service_proxy::upstreams::Service,
-};
+use crate::{data_plane::service_proxy::upstreams::Service, platform::batch_queue::BatchQueue};
 
 /// Capacity of the FIFO, in bytes.
 const PIPE_BYTES: i32 = 1 << 20;
@@ -387,7 +384,7 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode};
 
     use super::*;
-    use crate::base::ids::ProjectId;
+    use gantry_base::ids::ProjectId;
 
     fn target(queue: &Arc<OutputQueue>) -> OutputTarget {
         OutputTarget {

@@ -7,9 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use gantry_base::clock::Entropy;
 use parking_lot::Mutex;
-
-use crate::base::clock::Entropy;
 
 /// The ports of instances: below those that the kernel gives to clients.
 const PORTS: RangeInclusive<u16> = 23_000..=26_999;

@@ -3,11 +3,13 @@
 
 use std::{fs, sync::Arc};
 
+use gantry_base::clock::Ticks;
+
 use super::{
     instance::{Instance, InstanceId},
     sweep::spawn_stop,
 };
-use crate::{base::clock::Ticks, data_plane::context::DataPlaneContext};
+use crate::data_plane::context::DataPlaneContext;
 
 /// The kernel's figures about memory (proc(5)).
 const TABLE: &str = "/proc/meminfo";

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use gantry_base::clock::Ticks;
+
 use super::{
     crashes::ServiceCaller,
     environment,
@@ -13,12 +15,8 @@ use super::{
     stop::end,
     unavailable::UnavailableReason,
 };
-use crate::{
-    base::clock::Ticks,
-    data_plane::{
-        context::DataPlaneContext, service_proxy::upstreams::Service,
-        service_settings::ServiceSettings,
-    },
+use crate::data_plane::{
+    context::DataPlaneContext, service_proxy::upstreams::Service, service_settings::ServiceSettings,
 };
 
 /// The settings that a process is started with. No `Debug`, because they may contain secrets.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use gantry_base::clock::Ticks;
 use parking_lot::Mutex;
 
 use super::crashes::ServiceCaller;
-use crate::base::clock::Ticks;
 
 /// Callers of finished requests that are kept: work after a response can end a process too.
 const FINISHED_MAX: usize = 4;

@@ -14,12 +14,11 @@ use std::{
     process::Command,
 };
 
+use gantry_node::supervisor::ProcessOwner;
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
 };
-
-use crate::base::supervisor::ProcessOwner;
 
 /// The folder of temporary files, as programs expect it.
 pub(super) const PLACE: &str = "/tmp";

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use gantry_node::supervisor::{LaunchBounds, LauncherError, ProcessHandle};
 use rustix::process::Pid;
 use secrecy::SecretString;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -24,7 +25,6 @@ use super::{
     start::{InstanceParts, StartFailure, failed},
     unavailable::UnavailableReason,
 };
-use crate::base::supervisor::{LaunchBounds, LauncherError, ProcessHandle};
 
 /// Longest time of the program that runs before a start.
 const PREPARATION_MAX: Duration = Duration::from_mins(1);

@@ -11,6 +11,11 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::net::owned_port::OwnedPort;
+use gantry_node::{
+    clusters::ServerSocket,
+    supervisor::{ProcessHandle, ProcessOwner},
+};
 use parking_lot::Mutex;
 use rustix::process::Pid;
 use secrecy::SecretString;
@@ -41,21 +46,13 @@ use super::{
     stop::end_processes,
     unavailable::UnavailableReason,
 };
-use crate::{
-    base::{
-        net::owned_port::OwnedPort,
-        supervisor::{ProcessHandle, ProcessOwner},
-    },
-    data_plane::{
-        api_keys,
-        clusters::ServerSocket,
-        context::DataPlaneContext,
-        projects,
-        projects::reconciler,
-        service_proxy::{
-            FunctionGateway,
-            upstreams::{Service, Upstream, UpstreamAddress},
-        },
+use crate::data_plane::{
+    api_keys,
+    context::DataPlaneContext,
+    projects::{self, reconciler},
+    service_proxy::{
+        FunctionGateway,
+        upstreams::{Service, Upstream, UpstreamAddress},
     },
 };
 

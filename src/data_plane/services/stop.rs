@@ -3,6 +3,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
+use gantry_node::supervisor::{ProcessHandle, ProcessOwner};
 use rustix::process::Signal;
 use tokio::time::timeout;
 
@@ -11,10 +12,7 @@ use super::{
     instance::{Instance, InstanceId, RunningInstance},
     limits, pooler,
 };
-use crate::{
-    base::supervisor::{ProcessHandle, ProcessOwner},
-    data_plane::{context::DataPlaneContext, service_proxy::upstreams::Service},
-};
+use crate::data_plane::{context::DataPlaneContext, service_proxy::upstreams::Service};
 
 /// Longest time that requests in flight get before an instance is stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(10);

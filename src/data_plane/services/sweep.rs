@@ -3,6 +3,8 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::supervisor::ProcessOwner;
 use tokio::time::interval;
 
 use super::{
@@ -13,12 +15,8 @@ use super::{
     limits, pooler, pressure, rest, schema_diff, start, stop,
 };
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-        supervisor::ProcessOwner,
-    },
     data_plane::{context::DataPlaneContext, projects::Status, service_proxy::upstreams::Service},
+    platform::error::{Context, Error},
 };
 
 /// Interval between searches for idle instances.

@@ -4,15 +4,14 @@
 //! `socket` permits Unix stream sockets only, so no byte leaves by TCP, UDP or raw packets.
 //! Functions may also open TCP and UDP sockets; Landlock limits the ports.
 
-use libc::c_long;
-
-use crate::{
-    base::supervisor::{ArgumentRule, ConditionalCall, SystemCalls},
-    data_plane::clusters::system_calls::{
+use gantry_node::{
+    clusters::system_calls::{
         FILES, FILES_BY_OLDER_CALLS, MEMORY, POSTGRES_CONDITIONAL, PROCESSES, SESSIONS, SIGNALS,
         TIME, WAITING,
     },
+    supervisor::{ArgumentRule, ConditionalCall, SystemCalls},
 };
+use libc::c_long;
 
 /// The system calls of an instance.
 pub(super) static INSTANCE: SystemCalls = SystemCalls {

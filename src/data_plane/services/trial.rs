@@ -8,12 +8,11 @@ use super::{
     stop,
 };
 use crate::{
-    base::error::Error,
     data_plane::{
         context::DataPlaneContext, service_proxy::upstreams::Service,
         service_settings::ServiceSettings,
     },
-    platform::{access::Project, tables::Table},
+    platform::{access::Project, error::Error, tables::Table},
 };
 
 /// Changed settings of services that Gantry runs.

@@ -2,12 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use gantry_base::{clock::Ticks, ids::ProjectId};
 use parking_lot::Mutex;
 
-use crate::{
-    base::{clock::Ticks, ids::ProjectId},
-    data_plane::service_proxy::upstreams::Service,
-};
+use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Projects on which a version must have failed to be left.
 const PROJECTS_MAX: usize = 3;

@@ -1,13 +1,12 @@
 //! Metadata of SAML identity providers (SAML 2.0 Metadata §2.3.2, §2.4.3): reading and checking.
 
+use gantry_base::net::{
+    document::{self, DocumentProblem, parse_url},
+    outbound::OutboundPolicy,
+};
 use quick_xml::{
     Reader, XmlVersion,
     events::{BytesStart, Event},
-};
-
-use crate::base::net::{
-    document::{self, DocumentProblem, parse_url},
-    outbound::OutboundPolicy,
 };
 
 /// Maximum size of the metadata of a provider, in bytes.

@@ -15,12 +15,11 @@ use uuid::Uuid;
 
 use self::metadata::SamlMetadata;
 use crate::{
-    base::error::Error,
     data_plane::{
         context::DataPlaneContext,
         service_settings::{self, AUTH},
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{access::Project, audit::Recorder, error::Error},
 };
 
 /// Maximum number of providers of a project.

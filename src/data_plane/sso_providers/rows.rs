@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gantry_node::clusters::{ClusterError, ROWS_LOGIN};
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_postgres::{
@@ -13,13 +14,12 @@ use uuid::Uuid;
 
 use super::{PROVIDERS_MAX, SsoProvider, SsoProviderUpdate, UNKNOWN, metadata::SamlMetadata};
 use crate::{
-    base::error::{Context, Error},
-    data_plane::{
-        clusters::{ClusterError, ROWS_LOGIN},
-        context::DataPlaneContext,
-        projects,
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
     },
-    platform::{access::Project, audit::Recorder},
 };
 
 /// Timeout of the statements of one operation.

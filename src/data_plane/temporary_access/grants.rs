@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ProjectId, UserId};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -11,13 +12,13 @@ use uuid::Uuid;
 
 use super::{LOGIN_PREFIX, lock};
 use crate::{
-    base::{
+    data_plane::context::DataPlaneContext,
+    platform::{
+        access::Project,
+        audit::Recorder,
         db::Param,
         error::{Context, Error},
-        ids::{ProjectId, UserId},
     },
-    data_plane::context::DataPlaneContext,
-    platform::{access::Project, audit::Recorder},
 };
 
 /// Maximum number of roles granted to one member on a project.

@@ -5,20 +5,18 @@
 //! the invitation expires or is revoked.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{OrganizationId, ProjectId, ProjectRef};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{LoginCredentials, grants::AccessGrant, is_enabled, lock, open_login};
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, projects},
     platform::{
         access::{Project, User, credential::SecretDigest},
         audit::{Chain, Recorder},
+        error::{Context, Error},
     },
 };
 

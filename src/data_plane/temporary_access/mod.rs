@@ -14,6 +14,7 @@ pub mod server;
 use std::{net::IpAddr, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use secrecy::SecretString;
 use serde_json::json;
 use tokio_postgres::{Row, Transaction};
@@ -21,14 +22,11 @@ use tokio_postgres::{Row, Transaction};
 use self::grants::AccessGrant;
 pub use self::{grants::permits_address, reconciler::LoginReconciler, server::LOGIN_PREFIX};
 use crate::{
-    base::{
-        error::{Context, Denial, Error},
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, projects},
     platform::{
         access::{Permission, Project, Role, User},
         audit::Recorder,
+        error::{Context, Denial, Error},
     },
 };
 

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::{StreamExt, stream};
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::SuperuserSession;
 use tokio::sync::{
     Notify,
     watch::{Receiver, Sender, channel},
@@ -12,11 +14,8 @@ use tokio::sync::{
 
 use super::{TemporaryLogin, logins, server, server::LoginOutcome};
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
-    data_plane::{clusters::SuperuserSession, context::DataPlaneContext},
+    data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Servers reconciled concurrently.

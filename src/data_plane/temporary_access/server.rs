@@ -1,20 +1,20 @@
 //! Login roles in a project's server. A login has a password and an expiry, and switches to the
 //! granted role when a session starts.
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::{
+    cluster_driver::ClusterDriver,
+    clusters::superuser::{self, SqlArgument, SqlError, SuperuserSession},
+};
 use tokio_postgres::error::SqlState;
 
 use super::TemporaryLogin;
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
     data_plane::{
-        cluster_driver::ClusterDriver,
-        clusters::superuser::{self, SqlArgument, SqlError, SuperuserSession},
         context::DataPlaneContext,
         database_session::{OWNER, READER},
     },
+    platform::error::{Context, Error},
 };
 
 /// Name prefix of logins. No other role of a project's server has it.

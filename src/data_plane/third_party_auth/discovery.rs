@@ -1,16 +1,14 @@
 //! Reading the public keys of another sign-in service: over HTTPS, from public addresses, within
 //! bounds of time and size.
 
+use gantry_base::net::{
+    document::{self, DocumentProblem, parse_url},
+    outbound::OutboundPolicy,
+};
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::{
-    base::net::{
-        document::{self, DocumentProblem, parse_url},
-        outbound::OutboundPolicy,
-    },
-    data_plane::api_keys::VerificationKey,
-};
+use crate::data_plane::api_keys::VerificationKey;
 
 /// Maximum size of a response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024;

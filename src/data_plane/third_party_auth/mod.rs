@@ -5,6 +5,7 @@ mod discovery;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::ProjectId;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,12 +13,14 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::{context::DataPlaneContext, projects},
-    platform::{access::Project, audit::Recorder, notifications, tables::Table},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+        notifications,
+        tables::Table,
+    },
 };
 
 /// Maximum number of integrations of a project.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gantry_base::ids::{ApplicationId, ApprovalId};
 use uuid::Uuid;
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     permission::{OauthScope, Permission},
     role::{EffectiveRoles, Role},
 };
-use crate::base::ids::{ApplicationId, ApprovalId};
 
 /// The approval behind an OAuth access token. All of it can be revoked, so it is read and
 /// invalidated as a whole.

@@ -4,7 +4,7 @@
 //! with `/v1`. The other is an MCP server that an operator runs at `<issuer>/mcp`: tokens for it
 //! are issued here and are not accepted by the API.
 
-use crate::base::error::{Error, oauth_error};
+use crate::platform::error::{Error, oauth_error};
 
 /// A resource that tokens are issued for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,14 +3,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use chrono::{NaiveDate, TimeDelta};
+use gantry_base::{clock::Clock, ids::TokenId};
 use tokio::sync::mpsc;
 
 use super::Access;
-use crate::base::{
-    clock::Clock,
+use crate::platform::{
     db::Db,
     error::{Context, Error},
-    ids::TokenId,
 };
 
 /// Bound of the queue. A call that finds it full is dropped.

@@ -3,6 +3,10 @@
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::{Clock, Ticks},
+    ids::{TokenId, UserId},
+};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -11,14 +15,7 @@ use super::{
     directory::Subject,
     grant::{Reach, TokenGrant},
 };
-use crate::{
-    base::{
-        clock::{Clock, Ticks},
-        error::CredentialProblem,
-        ids::{TokenId, UserId},
-    },
-    platform::rate_limits::Identifier,
-};
+use crate::platform::{error::CredentialProblem, rate_limits::Identifier};
 
 /// Shortest time between two writes of a token's last use, in milliseconds.
 const LAST_USE_RESOLUTION: Ticks = 60_000;

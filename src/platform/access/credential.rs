@@ -3,7 +3,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::base::error::CredentialProblem;
+use crate::platform::error::CredentialProblem;
 
 /// Prefix of OAuth access tokens.
 pub const ACCESS_PREFIX: &str = "sbp_oauth_";

@@ -2,9 +2,9 @@
 //! caller's relation to the subject.
 
 use super::{caller::Caller, grant::Reach, role::EffectiveRoles};
-use crate::{
-    base::error::{Denial, Error},
-    platform::access::{Access, Permission, RequestView},
+use crate::platform::{
+    access::{Access, Permission, RequestView},
+    error::{Denial, Error},
 };
 
 /// The relation of the caller to the subject of a request.
@@ -97,16 +97,11 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::{
-        base::{
-            error::CredentialProblem,
-            ids::{TokenId, UserId},
-        },
-        platform::{
-            access::{OauthScope, Permission, Role, caller::User},
-            access::{needs, pat_only},
-        },
+    use crate::platform::{
+        access::{OauthScope, Permission, Role, caller::User, needs, pat_only},
+        error::CredentialProblem,
     };
+    use gantry_base::ids::{TokenId, UserId};
 
     const WRITE: Access = needs(&[&[Permission::DatabaseWrite]], OauthScope::DatabaseWrite);
 

@@ -6,6 +6,10 @@
 use std::{hash::BuildHasher, net::IpAddr, sync::Arc, time::Duration};
 
 use foldhash::quality::RandomState;
+use gantry_base::{
+    clock::{Clock, Ticks},
+    ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
+};
 use tokio::sync::{Mutex, MutexGuard, mpsc};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -14,20 +18,14 @@ use super::{
     caller::{CachedCredential, User},
     role::{EffectiveRoles, Role},
 };
-use crate::{
-    base::{
-        cache::EpochCache,
-        clock::{Clock, Ticks},
-        db::Db,
-        error::{Context, Error},
-        ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
+use crate::platform::{
+    access::{
+        call_log::TokenCall, credential::SecretDigest, grant, last_used::TokenUse, oauth_tokens,
     },
-    platform::{
-        access::{
-            call_log::TokenCall, credential::SecretDigest, grant, last_used::TokenUse, oauth_tokens,
-        },
-        tables::Cache,
-    },
+    cache::EpochCache,
+    db::Db,
+    error::{Context, Error},
+    tables::Cache,
 };
 
 /// Bound of each cache; the least used entries are evicted first.

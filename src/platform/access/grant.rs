@@ -5,16 +5,14 @@ use std::{fmt, net::IpAddr};
 use chrono::{DateTime, Utc};
 use ipnet::IpNet;
 
+use gantry_base::ids::{OrganizationId, ProjectId};
 use tokio_postgres::Row;
 
 use super::{
     directory::Subject,
     permission::{Permission, PermissionLevel},
 };
-use crate::base::{
-    error::{Context, Error},
-    ids::{OrganizationId, ProjectId},
-};
+use crate::platform::error::{Context, Error};
 
 /// The immutable limits of a scoped token. The owner's roles are checked in addition with every
 /// request.

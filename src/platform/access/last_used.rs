@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
+use gantry_base::{clock::Clock, ids::TokenId};
 use tokio::sync::mpsc;
 
-use crate::base::{clock::Clock, db::Db, error::Context, ids::TokenId};
+use crate::platform::{db::Db, error::Context};
 
 /// Bound of the queue. A use that finds it full is dropped; the next one comes a minute later.
 pub const QUEUE_MAX: usize = 10_000;

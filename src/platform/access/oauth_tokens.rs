@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, UserId};
 use tokio_postgres::Row;
 
 use super::audience::Audience;
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, UserId},
-    },
-    platform::access::{
+use crate::platform::{
+    access::{
         CachedCredential, OauthApproval, Reach, Role, Scopes, User, credential::SecretDigest,
     },
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Shortest time between two writes of an approval's last use.

@@ -6,16 +6,13 @@
 use std::{fmt, net::IpAddr};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{clock::Entropy, ids::UserId};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::UserId,
-    },
-    platform::access::{User, credential::SecretDigest},
+use crate::platform::{
+    access::{User, credential::SecretDigest},
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Longest duration of a session.
@@ -104,7 +101,7 @@ pub async fn begin(
     let sql = "insert into sessions (user_id, digest, created_at, last_used_at, expires_at, address, user_agent) \
                values ($1, $2, $3, $3, $4, $5, $6)";
     let digest = secret.digest();
-    let row: [crate::base::db::Param<'_>; 6] = [
+    let row: [crate::platform::db::Param<'_>; 6] = [
         &owner.0,
         &digest.as_bytes(),
         &now,

@@ -19,6 +19,7 @@ pub mod verify;
 use std::fmt;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use gantry_base::ids::{OrganizationId, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -26,10 +27,7 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use crate::base::{
-    error::{Context, Error},
-    ids::{OrganizationId, UserId},
-};
+use crate::platform::error::{Context, Error};
 
 pub use record::Recorder;
 

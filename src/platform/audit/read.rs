@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{AuditEntry, Chain, Hash};
-use crate::base::{
+use crate::platform::{
     db::Db,
     error::{Context, Error},
 };

@@ -6,19 +6,19 @@ use std::{
 };
 
 use chrono::{DateTime, SubsecRound, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{ApprovalId, OrganizationId, TokenId, UserId},
+};
 use serde_json::{Value, value::RawValue};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{AuditEntry, Chain, Hash, append};
-use crate::{
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::{ApprovalId, OrganizationId, TokenId, UserId},
-    },
-    platform::access::{Subject, User},
+use crate::platform::{
+    access::{Subject, User},
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Parts of field names. Fields with such names are redacted. Handlers pass no secrets; this is a

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::timeout;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Default limit of a request body, in bytes.
 pub(super) const BYTES_MAX: usize = 1 << 20;

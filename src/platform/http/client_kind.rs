@@ -6,9 +6,9 @@ use std::sync::Arc;
 use http::{HeaderMap, Method, Uri};
 
 use super::{Api, Peer, Response};
-use crate::{
-    base::error::{CredentialProblem, Error},
-    platform::access::{User, credential::PresentedCredential},
+use crate::platform::{
+    access::{User, credential::PresentedCredential},
+    error::{CredentialProblem, Error},
 };
 
 /// The differences between the kinds of clients. All other steps of a request are shared.

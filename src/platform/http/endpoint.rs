@@ -8,10 +8,7 @@ use super::{
     openapi::OperationDoc,
     output::Output,
 };
-use crate::{
-    base::error::Error,
-    platform::{access::Access, rate_limits::Limit},
-};
+use crate::platform::{access::Access, error::Error, rate_limits::Limit};
 
 /// One operation of the API.
 pub struct Endpoint {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
+use gantry_base::{clock::Ticks, ids::ProjectRef};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use uuid::Uuid;
 
@@ -29,25 +30,18 @@ use super::{
     standard_headers::{RequestId, StandardHeaders},
     transport::{Peer, Transport},
 };
-use crate::{
-    base::{
-        clock::Ticks,
-        error::{CredentialProblem, Denial, Error, oauth_error},
-        ids::ProjectRef,
+use crate::platform::{
+    access::{
+        Access, AnyOf, Caller, CallerRelation, RequestView, Subject,
+        credential::{self, PresentedCredential},
+        decide, sessions,
     },
-    platform::{
-        access::{
-            Access, AnyOf, Caller, CallerRelation, RequestView, Subject, credential,
-            credential::PresentedCredential, decide, sessions,
-        },
-        audit::Recorder,
-        context::PlatformContext,
-        http::router::State,
-        rate_limits::{
-            CounterKey, CounterScope, Identifier, LimitKey, Policy, PolicyContext, Quotas,
-        },
-        telemetry::AnsweredRequest,
-    },
+    audit::Recorder,
+    context::PlatformContext,
+    error::{CredentialProblem, Denial, Error, oauth_error},
+    http::router::State,
+    rate_limits::{CounterKey, CounterScope, Identifier, LimitKey, Policy, PolicyContext, Quotas},
+    telemetry::AnsweredRequest,
 };
 
 /// Path of the protected resource metadata, which names the authorization server (RFC 9728 §3).

@@ -26,19 +26,17 @@ use super::{
     router::placeholder,
     transport::Peer,
 };
+use gantry_base::{
+    ids::ProjectId,
+    net::connection_limit::{ConnectionLimit, ConnectionPermit},
+};
 use secrecy::SecretString;
 
-use crate::{
-    base::{
-        error::Error,
-        ids::ProjectId,
-        net::connection_limit::{ConnectionLimit, ConnectionPermit},
-    },
-    platform::{
-        access::{Caller, CallerRelation, Organization, Project, Subject, User},
-        audit::Recorder,
-        context::PlatformContext,
-    },
+use crate::platform::{
+    access::{Caller, CallerRelation, Organization, Project, Subject, User},
+    audit::Recorder,
+    context::PlatformContext,
+    error::Error,
 };
 
 /// A request after the guard: authenticated, counted and authorized.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use super::null_bytes;
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Rejects a body with another `Content-Type` than JSON (RFC 9110 §15.5.16). A body without a
 /// content type is read as JSON.

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Largest number of parts.
 const PARTS_MAX: usize = 20_000;

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Longest field name in an error, in bytes.
 const NAME_BYTES_MAX: usize = 128;

@@ -12,7 +12,7 @@ use super::{
     input::Json,
     openapi::OperationDoc,
 };
-use crate::base::error::{Context, Error};
+use crate::platform::error::{Context, Error};
 
 /// Content type of JSON that this server serializes.
 const JSON: &str = "application/json; charset=utf-8";

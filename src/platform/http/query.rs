@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Parses query parameters. The error names the invalid parameter.
 pub(super) fn parse<T: DeserializeOwned>(query: &str) -> Result<T, Error> {

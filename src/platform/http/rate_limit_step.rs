@@ -1,14 +1,13 @@
 //! The rate-limit step of the guard: resolves the target of a request and takes from its counter.
 
 use futures_util::{FutureExt, future::OptionFuture};
+use gantry_base::clock::Ticks;
 
 use super::guard::{GuardedEndpoint, RequestOutcome};
-use crate::{
-    base::{clock::Ticks, error::Error},
-    platform::{
-        access::{Caller, CallerRelation, EffectiveRoles, ResourceName, Subject, User},
-        rate_limits::{CounterKey, CounterScope, Identifier, LimitKey, PolicyContext, Quotas},
-    },
+use crate::platform::{
+    access::{Caller, CallerRelation, EffectiveRoles, ResourceName, Subject, User},
+    error::Error,
+    rate_limits::{CounterKey, CounterScope, Identifier, LimitKey, PolicyContext, Quotas},
 };
 
 /// The rate-limit step of one request.

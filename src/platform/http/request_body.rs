@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{body, body::Body};
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// A body that is not read yet, or that was read for an earlier step.
 pub(super) enum RequestBody {

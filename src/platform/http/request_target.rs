@@ -1,15 +1,14 @@
 //! The target of a request: the project, the organization or the account that it names.
 
+use gantry_base::ids::{OrgSlug, ProjectRef};
+
 use super::{
     endpoint::Endpoint,
     router::{place, segment},
 };
-use crate::{
-    base::ids::{OrgSlug, ProjectRef},
-    platform::{
-        access::{BranchKey, ResourceName},
-        rate_limits::LimitKey,
-    },
+use crate::platform::{
+    access::{BranchKey, ResourceName},
+    rate_limits::LimitKey,
 };
 
 /// The target as named by a request, before the lookup of whether it exists.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{body::Response, client_kind::RejectedRequest, output};
-use crate::base::error::{Denial, Error};
+use crate::platform::error::{Denial, Error};
 
 /// `Retry-After` of an operation that is not implemented: a day. Clients that retry every 5xx stop
 /// at once if the wait exceeds their limit (10 s in the CLI).
@@ -122,7 +122,7 @@ fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::error::Context;
+    use crate::platform::error::Context;
 
     fn body(error: &Error, v2: bool, request_id: &str) -> Value {
         serde_json::to_value(super::body(error, v2, request_id)).unwrap()

@@ -26,9 +26,9 @@ use super::{
     server,
     standard_headers::REQUEST_ID,
 };
-use crate::{
-    base::error::{CredentialProblem, Error},
-    platform::context::PlatformContext,
+use crate::platform::{
+    context::PlatformContext,
+    error::{CredentialProblem, Error},
 };
 
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");

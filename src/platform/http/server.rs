@@ -6,6 +6,7 @@
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
+use gantry_base::net::accept::{self, Listener};
 use http::Request;
 use hyper::{
     body::Incoming,
@@ -25,7 +26,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Body, Response};
-use crate::base::net::{accept, accept::Listener};
 
 /// Largest number of connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;

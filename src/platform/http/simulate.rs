@@ -8,13 +8,11 @@ use super::{
     request_target::{RequestTarget, TargetLocation},
     router,
 };
-use crate::{
-    base::error::Error,
-    platform::{
-        access::{AnyOf, Caller, CallerRelation, RequestView, User, decide},
-        context::PlatformContext,
-        rate_limits::LimitKey,
-    },
+use crate::platform::{
+    access::{AnyOf, Caller, CallerRelation, RequestView, User, decide},
+    context::PlatformContext,
+    error::Error,
+    rate_limits::LimitKey,
 };
 
 /// A request that is not sent.

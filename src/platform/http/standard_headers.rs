@@ -6,13 +6,11 @@
 
 use std::fmt::Write;
 
+use gantry_base::clock::Entropy;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use uuid::Uuid;
 
-use crate::{
-    base::clock::Entropy,
-    platform::rate_limits::{Policy, Quotas},
-};
+use crate::platform::rate_limits::{Policy, Quotas};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");

@@ -6,13 +6,11 @@ use std::{
     str::FromStr,
 };
 
+use gantry_base::ids::Malformed;
 use http::{HeaderMap, HeaderName, Uri, header};
 use ipnet::IpNet;
 
-use crate::base::{
-    error::{Denial, Error},
-    ids::Malformed,
-};
+use crate::platform::error::{Denial, Error};
 
 /// TLS of the listener, and the trusted forwarding headers.
 #[derive(Debug, Clone, Default)]

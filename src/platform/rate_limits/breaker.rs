@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::base::clock::Ticks;
+use gantry_base::clock::Ticks;
 
 /// Consecutive failures that open the breaker.
 const FAILURES_MAX: u32 = 5;

@@ -28,6 +28,7 @@ use std::{
     },
 };
 
+use gantry_base::clock::{Clock, Ticks};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
@@ -37,7 +38,6 @@ use super::{
     snapshot,
     snapshot::{USED_BITS, kind_byte, kind_of},
 };
-use crate::base::clock::{Clock, Ticks};
 
 const MAGIC: [u8; 8] = *b"gantryla";
 const RECORD: usize = 32;
@@ -318,12 +318,10 @@ mod tests {
     use chrono::{DateTime, TimeDelta};
 
     use super::*;
-    use crate::{
-        base::{clock::Entropy, ids::UserId},
-        platform::rate_limits::{
-            CONTEXT, CounterCapacity, CounterScope, Identifier, STANDARD, per,
-        },
+    use crate::platform::rate_limits::{
+        CONTEXT, CounterCapacity, CounterScope, Identifier, STANDARD, per,
     };
+    use gantry_base::{clock::Entropy, ids::UserId};
 
     const OPERATIONS: [&str; 1] = ["v1-one"];
 

@@ -6,12 +6,12 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, Either};
+use gantry_base::clock::Ticks;
 
 use super::{
     CounterKey, CounterScope, Identifier, Journal, LOOK_UPS, Limit, LimitDecision, Memory,
     Policies, Policy, PolicyContext, Quotas, Shared, Window, overrides::OverrideChanges,
 };
-use crate::base::clock::Ticks;
 
 /// A decision that is either ready or waits for the shared store.
 pub type DecisionFuture<'a> = Either<Ready<LimitDecision>, BoxFuture<'a, LimitDecision>>;

@@ -22,6 +22,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gantry_base::clock::{Entropy, Ticks};
 use parking_lot::Mutex;
 
 use self::{
@@ -30,7 +31,6 @@ use self::{
     state::State,
 };
 use super::{CounterKey, Identifier, LimitDecision, Quotas, WINDOWS_MAX, Window};
-use crate::base::clock::{Entropy, Ticks};
 
 pub(super) use name::Seed;
 pub(super) use state::allotment;

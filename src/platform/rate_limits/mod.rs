@@ -22,6 +22,8 @@ mod store_health;
 
 use std::net::IpAddr;
 
+use gantry_base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
+
 pub use journal::Journal;
 pub use limits::{DecisionFuture, RateLimiter};
 pub use memory::{CounterCapacity, CounterRecord, Kind, Memory};
@@ -29,8 +31,6 @@ pub use policy::{Policies, Policy, PolicyContext};
 pub use postgres::{DECISION, reclaim};
 pub use shared::{Shared, StoreMetrics};
 pub use store::{Options, Store, StoreError};
-
-use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
 /// A window of a rate limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{OrgSlug, OrganizationId};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::timeout};
@@ -11,13 +12,12 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{Policies, policy::OverrideKey};
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::{OrgSlug, OrganizationId},
-    },
-    platform::{access::organization_by_slug, audit::Recorder, context::PlatformContext},
+use crate::platform::{
+    access::organization_by_slug,
+    audit::Recorder,
+    context::PlatformContext,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Interval of reloads, in case a notification is lost.

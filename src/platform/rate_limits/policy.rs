@@ -10,11 +10,11 @@ use std::{
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
+use gantry_base::ids::OrganizationId;
 use parking_lot::RwLock;
 use uuid::Uuid;
 
 use super::{Limit, WINDOWS_MAX, Window};
-use crate::base::ids::OrganizationId;
 
 /// The windows that apply to a request, with the value of the `RateLimit-Policy` field.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 use std::{pin::pin, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
+use gantry_base::clock::Ticks;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -19,10 +20,8 @@ use super::{
     WINDOWS_MAX, Window,
     store::{HeartbeatAnswer, LIVE, StoreAnswer, StoreError},
 };
-use crate::base::{
-    clock::Ticks,
-    db,
-    db::Db,
+use crate::platform::{
+    db::{self, Db},
     error::{Context, Error},
 };
 

@@ -23,7 +23,7 @@ use super::{
     WINDOWS_MAX, Window,
     store::{HeartbeatAnswer, LIVE, StoreAnswer, StoreError},
 };
-use crate::base::error::{Context, Error};
+use crate::platform::error::{Context, Error};
 
 /// Longest time to establish a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(1);

@@ -7,11 +7,11 @@
 use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
+use gantry_base::clock::Ticks;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
 use super::{CounterKey, LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, store::StoreAnswer};
-use crate::base::clock::Ticks;
 
 /// Number of shards, each with a lock.
 const SHARDS: usize = 64;
@@ -155,10 +155,8 @@ fn padded(windows: &[Window]) -> [Window; WINDOWS_MAX] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        base::ids::UserId,
-        platform::rate_limits::{CONTEXT, CounterScope, Identifier, per},
-    };
+    use crate::platform::rate_limits::{CONTEXT, CounterScope, Identifier, per};
+    use gantry_base::ids::UserId;
 
     fn key(user: i64) -> CounterKey {
         CounterKey {

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gantry_base::clock::{Clock, Ticks};
 use metrics::{Counter, Gauge};
 use tokio::{
     sync::{Semaphore, watch},
@@ -17,7 +18,6 @@ use super::{
     store::{Store, StoreAnswer, StoreError, store_key},
     store_health::{HEARTBEAT_INTERVAL, LocalAdmission, StoreHealth, WAIT_MAX},
 };
-use crate::base::clock::{Clock, Ticks};
 
 /// Minimum deadline of a read of many counters, which decides nothing.
 const PEEK_DEADLINE: Duration = Duration::from_secs(1);

@@ -21,11 +21,11 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use gantry_base::clock::{Clock, Entropy};
 
 use super::{
     CounterCapacity, CounterRecord, Kind, Memory, journal, journal::Journal, memory::Seed,
 };
-use crate::base::clock::{Clock, Entropy};
 
 /// Default interval of snapshots.
 pub const EVERY: Duration = Duration::from_secs(1);
@@ -271,10 +271,10 @@ mod tests {
     use chrono::TimeDelta;
 
     use super::*;
-    use crate::{
-        base::ids::UserId,
-        platform::rate_limits::{CONTEXT, CounterKey, CounterScope, Identifier, STANDARD, per},
+    use crate::platform::rate_limits::{
+        CONTEXT, CounterKey, CounterScope, Identifier, STANDARD, per,
     };
+    use gantry_base::ids::UserId;
 
     const OPERATIONS: [&str; 2] = ["v1-one", "v1-two"];
 

@@ -10,7 +10,7 @@ use super::{
     CounterKey, CounterScope, Identifier, Quota, Quotas, WINDOWS_MAX, Window, postgres::Postgres,
     redis::Redis,
 };
-use crate::base::{db::Db, error::Error};
+use crate::platform::{db::Db, error::Error};
 
 /// A store. Each is exact: no window admits more than its limit, independent of the number of
 /// processes.
@@ -201,7 +201,7 @@ pub(crate) mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
+    use gantry_base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
     /// A store that returns scripted answers in order, and then hangs.
     pub struct ScriptedStore {

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
+use gantry_base::clock::Ticks;
 use parking_lot::Mutex;
 
 use super::{WINDOWS_MAX, Window, store::HeartbeatAnswer};
-use crate::base::clock::Ticks;
 
 /// Pause between heartbeats.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);

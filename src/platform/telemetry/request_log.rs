@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use http::{HeaderValue, Method, StatusCode, Uri};
 use uuid::Uuid;
 
-use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
+use crate::platform::batch_queue::BatchQueue;
 
 /// Capacity of the queue. A request takes about 256 bytes.
 const QUEUE_MAX: usize = 16_384;

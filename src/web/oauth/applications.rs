@@ -1,6 +1,7 @@
 //! The OAuth applications of an organization: register, change, delete, and their secrets.
 
 use askama::Template;
+use gantry_base::ids::OrgSlug;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -12,9 +13,9 @@ use crate::{
         operations::{ApplicationDetail, ApplicationView, CreatedApplicationSecret},
         secrets::ApplicationSecret,
     },
-    base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, OauthScope, Role},
+        error::Error,
         http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use chrono::TimeDelta;
+use gantry_base::ids::{OrgSlug, ProjectRef};
 use http::{Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
@@ -9,23 +10,21 @@ use uuid::Uuid;
 
 use super::{scope_labels, scope_labels::ScopeLabel};
 use crate::{
-    api::{
-        oauth,
-        oauth::{
-            applications::ProjectSelection,
-            redirect, requests,
-            requests::{
-                AuthorizationRequest,
-                operations::{AuthId, AuthorizationRequestView, RedirectResponse as Decision},
-            },
+    api::oauth::{
+        self,
+        applications::ProjectSelection,
+        redirect,
+        requests::{
+            self, AuthorizationRequest,
+            operations::{AuthId, AuthorizationRequestView, RedirectResponse as Decision},
         },
     },
-    base::{
-        error::Error,
-        ids::{OrgSlug, ProjectRef},
-    },
     platform::{
-        access::{Access, Role, sessions, sessions::SessionSelection},
+        access::{
+            Access, Role,
+            sessions::{self, SessionSelection},
+        },
+        error::Error,
         http::{Call, Endpoint, Input, Query, Verb, mount, openapi::OperationDoc},
     },
     web::{

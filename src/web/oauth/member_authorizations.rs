@@ -10,9 +10,9 @@ use uuid::Uuid;
 use super::own_authorizations::Row;
 use crate::{
     api::oauth::grants::{Approver, Authorization, LIST_MAX, MemberAuthorization},
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

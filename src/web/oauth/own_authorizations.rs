@@ -7,9 +7,9 @@ use http::Method;
 use super::{scope_labels, scope_labels::ScopeLabel};
 use crate::{
     api::oauth::grants::Authorization,
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -2,15 +2,16 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
+use gantry_base::ids::OrgSlug;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{RoleProject, role_label};
 use crate::{
-    base::{error::Error, ids::OrgSlug},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

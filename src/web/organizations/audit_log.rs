@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use askama::Template;
+use gantry_base::ids::OrgSlug;
 use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -11,13 +12,10 @@ use serde_json::value::RawValue;
 use super::OrganizationHeader;
 use crate::{
     api::endpoints,
-    base::{
-        error::{Context, Error},
-        ids::OrgSlug,
-    },
     platform::{
         access::Access,
         audit::{AuditEntry, read::EXPORT_MAX},
+        error::{Context, Error},
         http::{Endpoint, Query, Verb, mount},
     },
     web::{Layout, PageResponse, Visitor, labels::Timestamp, page, pages, path::PathOrganization},

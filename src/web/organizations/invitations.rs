@@ -2,6 +2,7 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
+use gantry_base::ids::OrgSlug;
 use http::{Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -9,14 +10,18 @@ use serde_json::{Value, json};
 
 use super::{OrganizationHeader, RoleOption, RoleProject, role_label, role_options};
 use crate::{
-    base::{error::Error, ids::OrgSlug},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, labels::Timestamp, page,
-        path::PathOrganization, permissions::PermissionCheck, resources, resources::ProjectEntry,
+        Layout, PageResponse, SessionForm, Visitor,
+        labels::Timestamp,
+        page,
+        path::PathOrganization,
+        permissions::PermissionCheck,
+        resources::{self, ProjectEntry},
     },
 };
 

@@ -1,6 +1,7 @@
 //! The page of a member: roles, role changes, removal.
 
 use askama::Template;
+use gantry_base::ids::OrgSlug;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,14 +9,18 @@ use uuid::Uuid;
 
 use super::{MemberEntry, MemberList, OrganizationHeader, RoleOption, role_options};
 use crate::{
-    base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, Role},
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, form::NoFields, page, path::PathMember,
-        path::PathOrganization, permissions::PermissionCheck, resources, resources::ProjectEntry,
+        Layout, PageResponse, SessionForm, Visitor,
+        form::NoFields,
+        page,
+        path::{PathMember, PathOrganization},
+        permissions::PermissionCheck,
+        resources::{self, ProjectEntry},
     },
 };
 

@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::{MemberEntry, MemberList, OrganizationHeader};
 use crate::{
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{

@@ -6,6 +6,7 @@ mod invitations;
 mod member;
 mod members;
 
+use gantry_base::ids::OrgSlug;
 use serde::Deserialize;
 
 pub(super) use self::{
@@ -16,8 +17,7 @@ pub(super) use self::{
     members::MEMBERS,
 };
 use crate::{
-    base::{error::Error, ids::OrgSlug},
-    platform::access::Role,
+    platform::{access::Role, error::Error},
     web::{Visitor, labels},
 };
 

@@ -2,15 +2,16 @@
 //! project as confirmation.
 
 use askama::Template;
+use gantry_base::ids::ProjectRef;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{ProjectResponse, show};
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -2,15 +2,16 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::ProjectResponse;
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,10 +12,10 @@ use super::{
     branches::{BranchEntry, RunEntry},
 };
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     data_plane::projects::Status,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -2,19 +2,23 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
 use super::ProjectResponse;
 use crate::{
     api::branches::{BranchStatus, runs::StepStatus},
-    base::{error::Error, ids::ProjectRef},
     data_plane::projects::Status,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, Visitor, labels, labels::Timestamp, page, path::PathProject,
+        Layout, PageResponse, Visitor,
+        labels::{self, Timestamp},
+        page,
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };

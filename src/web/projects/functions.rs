@@ -2,13 +2,14 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
 use super::{ProjectResponse, show::unless_rejected};
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

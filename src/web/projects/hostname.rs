@@ -5,9 +5,9 @@ use serde::Deserialize;
 
 use super::ProjectResponse;
 use crate::{
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{Layout, PageResponse, Visitor, page, path::PathProject},

@@ -1,6 +1,7 @@
 //! Ingest keys: credentials of external programs that send log lines of a project.
 
 use askama::Template;
+use gantry_base::ids::ProjectRef;
 use http::Method;
 use serde::Deserialize;
 use serde_json::json;
@@ -8,9 +9,9 @@ use serde_json::json;
 use super::ProjectResponse;
 use crate::{
     api::logs::keys::{Key, operations::CreatedKey},
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -1,13 +1,14 @@
 //! Log drains: the state of their deliveries.
 
 use askama::Template;
+use gantry_base::ids::ProjectRef;
 
 use super::ProjectResponse;
 use crate::{
     api::log_drains::{DrainHealth, DrainState},
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::ProjectResponse;
 use crate::{
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{Layout, PageResponse, Visitor, page, path::PathProject},

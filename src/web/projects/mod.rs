@@ -18,6 +18,7 @@ mod upgrade;
 mod usage;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
 pub(super) use self::{
@@ -40,8 +41,8 @@ pub(super) use self::{
     usage::USAGE,
 };
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     data_plane::projects::Status,
+    platform::error::Error,
     web::{Visitor, labels},
 };
 

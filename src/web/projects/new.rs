@@ -1,19 +1,21 @@
 //! Creation of a project.
 
 use askama::Template;
+use gantry_base::{clock::Entropy, ids::ProjectRef};
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
-    base::{clock::Entropy, error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, page, resources, resources::OrganizationEntry,
+        Layout, PageResponse, SessionForm, Visitor, page,
+        resources::{self, OrganizationEntry},
     },
 };
 

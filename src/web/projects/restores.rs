@@ -3,6 +3,7 @@
 
 use askama::Template;
 use chrono::{DateTime, NaiveDateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,9 +14,9 @@ use super::{
     new::{CreatedProject, suggest_password},
 };
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -1,14 +1,15 @@
 //! The page of a project: status, connection strings, API keys, actions.
 
 use askama::Template;
+use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
 use super::{ProjectResponse, hostname::HostnameResponse};
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     data_plane::projects::{Command, Status},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -1,15 +1,16 @@
 //! The page on which a project is upgraded to another major version of PostgreSQL.
 
 use askama::Template;
+use gantry_base::ids::ProjectRef;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::ProjectResponse;
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use super::ProjectResponse;
 use crate::{
-    base::error::Error,
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{Layout, PageResponse, Visitor, page, path::PathProject},

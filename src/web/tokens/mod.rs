@@ -7,6 +7,7 @@ mod token_form;
 
 use askama::Template;
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::TokenId;
 use http::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
@@ -15,9 +16,9 @@ use serde_json::Value;
 pub(super) use self::new::{CREATE, DRAFT, NEW, REVIEW};
 use crate::{
     api::endpoints,
-    base::{error::Error, ids::TokenId},
     platform::{
         access::{Access, AnyOf, Permission},
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

@@ -14,9 +14,9 @@ use super::{
     token_form::{ScopedTokenErrors, ScopedTokenForm},
 };
 use crate::{
-    base::error::{Context, Error},
     platform::{
         access::{Access, Role},
+        error::{Context, Error},
         http::{Endpoint, Query, Verb, mount},
     },
     web::{

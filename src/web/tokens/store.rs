@@ -2,15 +2,13 @@
 //! are shown.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::TokenId;
 use secrecy::SecretString;
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::TokenId,
-    },
+    platform::error::{Context, Error},
     web::Visitor,
 };
 

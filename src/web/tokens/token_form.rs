@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
+use gantry_base::ids::OrganizationId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{permission_groups, permission_groups::PermissionRow};
-use crate::{
-    base::{ids::OrganizationId, names},
-    platform::access::{Permission, Reach, Role},
+use crate::platform::{
+    access::{Permission, Reach, Role},
+    names,
 };
 
 /// Prefix of the fields with the level of a permission row.

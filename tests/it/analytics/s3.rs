@@ -5,10 +5,8 @@ use std::{sync::mpsc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future::join_all, stream};
-use gantry::base::{
-    clock::{Clock, Entropy},
-    object_store::{Place, RequestTimeouts, S3},
-};
+use gantry::platform::object_store::{Place, RequestTimeouts, S3};
+use gantry_base::clock::{Clock, Entropy};
 use gantry_logs::object_store::{
     Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     path::Path,

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use gantry::{
-    base::{clock::Clock, ids::ProjectRef},
-    data_plane::projects::Status,
-};
+use gantry::data_plane::projects::Status;
+use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

@@ -3,13 +3,11 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use chrono::{DateTime, Utc};
-use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::{
-        backups::{BackupOptions, Moment, upkeep, window::BackupCatalog},
-        projects::{Status, lease, reconciler},
-    },
+use gantry::data_plane::{
+    backups::{BackupOptions, Moment, upkeep, window::BackupCatalog},
+    projects::{Status, lease, reconciler},
 };
+use gantry_base::{clock::Entropy, ids::ProjectRef};
 use serde_json::{Value, json};
 
 use super::{

@@ -2,10 +2,8 @@
 
 use std::fs::{self, File};
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::backups::{BackupOptions, upkeep},
-};
+use gantry::data_plane::backups::{BackupOptions, upkeep};
+use gantry_base::ids::ProjectRef;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use serde_json::json;
 use tokio::time::{sleep, timeout};

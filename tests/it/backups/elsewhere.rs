@@ -2,10 +2,11 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{backups::BackupOptions, projects, projects::Status},
+use gantry::data_plane::{
+    backups::BackupOptions,
+    projects::{self, Status},
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 

@@ -3,14 +3,9 @@
 use std::{fs, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use gantry::{
-    base::{
-        ids::{ProjectId, ProjectRef},
-        sealing::SealingKey,
-    },
     data_plane::{
-        backups,
         backups::{
-            BackupError, BackupOptions, Moment,
+            self, BackupError, BackupOptions, Moment,
             chain::LogChain,
             manifest::Manifest,
             restore,
@@ -18,10 +13,12 @@ use gantry::{
             upkeep,
             window::BackupCatalog,
         },
-        clusters::archive_way::SPOOL,
         projects::Status,
     },
+    platform::sealing::SealingKey,
 };
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::clusters::archive_way::SPOOL;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -309,7 +306,7 @@ async fn download_is_started_by_plain_postgresql() {
     let mut unpacked = tar::Archive::new(&archive.body[..]);
     unpacked.unpack(&folder).unwrap();
     let data = folder.join("data");
-    let owner = gantry::data_plane::clusters::Account::for_servers().unwrap();
+    let owner = gantry_node::clusters::Account::for_servers().unwrap();
     let chown = Command::new("chown")
         .arg("-R")
         .arg(format!("{}:{}", owner.uid, owner.gid))

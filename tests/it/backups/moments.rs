@@ -8,20 +8,18 @@ use std::{
     time::Duration,
 };
 
-use gantry::{
-    base::{clock::Clock, ids::ProjectRef},
-    data_plane::{
-        backups::{
-            BackupOptions, Moment,
-            chain::LogChain,
-            manifest::Manifest,
-            restore::{self, BuildOptions},
-            upkeep,
-            window::BackupCatalog,
-        },
-        cluster_driver::ClusterDriver,
-        clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks},
-    },
+use gantry::data_plane::backups::{
+    BackupOptions, Moment,
+    chain::LogChain,
+    manifest::Manifest,
+    restore::{self, BuildOptions},
+    upkeep,
+    window::BackupCatalog,
+};
+use gantry_base::{clock::Clock, ids::ProjectRef};
+use gantry_node::{
+    cluster_driver::ClusterDriver,
+    clusters::{ClusterSpec, RecoveredIdentity, RecoveryChecks},
 };
 use tokio_postgres::Client;
 

@@ -3,7 +3,7 @@
 use std::{fs, net::TcpListener, path::PathBuf, time::Duration};
 
 use chrono::{SecondsFormat, TimeDelta};
-use gantry::base::clock::Clock;
+use gantry_base::clock::Clock;
 use gantry_logs::{
     event::{Attributes, Event, Source},
     store::{Batch, Options, Store},

@@ -4,10 +4,10 @@ use std::{process::Command, sync::Arc};
 
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
     data_plane::services::{ServiceOptions, schema_diff, shelf::KitShelf},
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::json;
 use uuid::Uuid;
 

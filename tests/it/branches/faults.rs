@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gantry::{base::ids::ProjectRef, data_plane::projects::reconciler::recover_on_startup};
+use gantry::data_plane::projects::reconciler::recover_on_startup;
+use gantry_base::ids::ProjectRef;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::time::timeout;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry::{base::ids::ProjectRef, data_plane::projects::Status};
+use gantry::data_plane::projects::Status;
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

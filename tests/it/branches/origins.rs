@@ -11,10 +11,10 @@ use gantry::{
         restore_points::RestorePointHook,
     },
     app::Settings,
-    base::{error::Error, ids::ProjectRef},
     data_plane::projects::{Status, idle},
-    platform::{access::Project, http::Transport},
+    platform::{access::Project, error::Error, http::Transport},
 };
+use gantry_base::ids::ProjectRef;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -2,10 +2,8 @@
 
 use std::{fs, time::Duration};
 
-use gantry::{
-    base::clock::Entropy,
-    data_plane::clusters::{ClusterError, control::Control},
-};
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{ClusterError, control::Control};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
 use tokio_postgres::NoTls;

@@ -13,10 +13,8 @@ use std::{
     time::Duration,
 };
 
-use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{ClusterSpec, CopyProgress, CopyReport, CopySpec, Engine},
-};
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::{ClusterSpec, CopyProgress, CopyReport, CopySpec, Engine};
 use rustix::process::{Signal, kill_process};
 use tokio::time::sleep;
 use tokio_postgres::Client;
@@ -193,7 +191,7 @@ pub(super) async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectR
         major,
     };
     let clusters = &machine.clusters;
-    let priority = gantry::data_plane::clusters::CopyPriority::Foreground;
+    let priority = gantry_node::clusters::CopyPriority::Foreground;
     clusters.create(&spec, priority).await.unwrap();
     let settings = [("max_prepared_transactions".to_owned(), "5".to_owned())];
     clusters.configure(&spec.project, &settings).await.unwrap();

@@ -6,10 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::clusters::{CopySpec, ObservedState},
-};
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{CopySpec, ObservedState};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
 

@@ -3,7 +3,7 @@
 
 use std::{fs, os::unix::fs::chown, path::Path};
 
-use gantry::data_plane::clusters::{CopySpec, sandbox_available};
+use gantry_node::clusters::{CopySpec, sandbox_available};
 
 use super::{
     copies::{

@@ -1,7 +1,7 @@
 //! Masking of copies: masked data is in no file, and without complete masking there is no copy. And
 //! copies that do not fit.
 
-use gantry::data_plane::clusters::{ClusterError, CopySpec};
+use gantry_node::clusters::{ClusterError, CopySpec};
 
 use super::copies::{batch, copy_of, files_with, number, started};
 use crate::support::machine::Machine;

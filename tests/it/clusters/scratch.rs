@@ -2,10 +2,8 @@
 
 use std::{mem, path::PathBuf};
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::clusters::{ScratchCopy, template::SUPERUSER},
-};
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::{ScratchCopy, template::SUPERUSER};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 

@@ -2,11 +2,9 @@
 
 use std::{fs, time::Duration};
 
-use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{
-        ClusterSpec, CopyPriority, Engine, UpgradeSpec, UpgradeStep, UpgradeSupport,
-    },
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::{
+    ClusterSpec, CopyPriority, Engine, UpgradeSpec, UpgradeStep, UpgradeSupport,
 };
 use tokio::sync::watch;
 use tokio_postgres::Client;

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use gantry::{
     api::endpoints,
-    base::ids::ProjectId,
     platform::{
         http::Endpoint,
         rate_limits::{CounterKey, CounterScope, Identifier, Limit, LimitKey},
     },
 };
+use gantry_base::ids::ProjectId;
 
 use super::{Findings, call, callable, is_public, names_project, names_subject, spellings};
 use crate::support::{

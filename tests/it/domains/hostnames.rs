@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
     data_plane::domains::hostnames::{hostname_reconciler, required_records::DnsRecords},
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -3,12 +3,11 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use gantry::{
-    base::sealing::SealingKey,
     data_plane::domains::{
         hostnames::{dns::DnsResolver, hostname_reconciler},
-        zone,
-        zone::{Zone, ZoneWriter, challenge_name},
+        zone::{self, Zone, ZoneWriter, challenge_name},
     },
+    platform::sealing::SealingKey,
 };
 use serde_json::json;
 

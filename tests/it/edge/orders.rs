@@ -9,7 +9,6 @@ use std::{
 use chrono::TimeDelta;
 use gantry::{
     app::Settings,
-    base::clock::Clock,
     data_plane::{
         domains::hostnames::{
             Host,
@@ -18,11 +17,11 @@ use gantry::{
             hostname_reconciler,
             required_records::DnsRecords,
         },
-        service_proxy,
-        service_proxy::ServiceProxyListeners,
+        service_proxy::{self, ServiceProxyListeners},
     },
     platform::{http::Transport, notifications},
 };
+use gantry_base::clock::Clock;
 use hickory_resolver::proto::rr::{RData, RecordType, rdata::A};
 use parking_lot::Mutex;
 use serde_json::{Value, json};

@@ -8,7 +8,8 @@ use tokio::{
     time::timeout,
 };
 
-use gantry::{base::ids::ProjectRef, platform::tables::Table};
+use gantry::platform::tables::Table;
+use gantry_base::ids::ProjectRef;
 
 use super::{Client, Gate, SHORTLY};
 use crate::support::machine::PATIENCE;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use gantry::base::clock::Entropy;
+use gantry_base::clock::Entropy;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use gantry::base::clock::Entropy;
+use gantry_base::clock::Entropy;
 use serde_json::{Value, json};
 
 use crate::support::{

@@ -12,14 +12,18 @@ use std::{
 use gantry::{
     api::{accounts, organizations, tokens},
     app::App,
-    base::{db::Db, ids::OrganizationId},
-    data_plane::clusters::Account,
     platform::{
         access::{Role, organization_by_slug},
+        db::Db,
         http::Response,
-        rate_limits::{Options, PolicyContext, overrides, overrides::OverrideTarget},
+        rate_limits::{
+            Options, PolicyContext,
+            overrides::{self, OverrideTarget},
+        },
     },
 };
+use gantry_base::ids::OrganizationId;
+use gantry_node::clusters::Account;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};

@@ -12,15 +12,17 @@ use std::{
 
 use gantry::{
     api::endpoints,
-    base::{
-        clock::{Clock, Entropy},
+    platform::{
         db::Db,
-        ids::UserId,
+        rate_limits::{
+            CounterKey, CounterScope, Identifier, Memory, Options, RateLimiter, Shared,
+            StoreMetrics, Window, per,
+        },
     },
-    platform::rate_limits::{
-        CounterKey, CounterScope, Identifier, Memory, Options, RateLimiter, Shared, StoreMetrics,
-        Window, per,
-    },
+};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::UserId,
 };
 use tokio::{
     task::JoinSet,

@@ -4,15 +4,17 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use gantry::{
     api::endpoints,
-    base::{
-        clock::{Clock, Entropy},
+    platform::{
         db::Db,
-        ids::UserId,
+        rate_limits::{
+            CounterKey, CounterScope, Identifier, LimitDecision, Memory, RateLimiter, Shared,
+            StoreMetrics, Window, per, reclaim,
+        },
     },
-    platform::rate_limits::{
-        CounterKey, CounterScope, Identifier, LimitDecision, Memory, RateLimiter, Shared,
-        StoreMetrics, Window, per, reclaim,
-    },
+};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::UserId,
 };
 use tokio::{task::JoinSet, time::sleep};
 

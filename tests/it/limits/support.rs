@@ -10,16 +10,14 @@ use std::{
 use axum::{body::Body, http::Request};
 use gantry::{
     app::{App, Background, Settings},
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-    },
-    data_plane::clusters::LocalDriver,
     platform::{
+        db::Db,
         http::{Api, Response, Transport},
         rate_limits::{Memory, Options},
     },
 };
+use gantry_base::clock::{Clock, Entropy};
+use gantry_node::clusters::LocalDriver;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::{

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use gantry::{
-    base::error::{Denial, Error},
-    platform::access::{Access, Caller, CallerRelation, Role, decide},
+use gantry::platform::{
+    access::{Access, Caller, CallerRelation, Role, decide},
+    error::{Denial, Error},
 };
 
 use super::{

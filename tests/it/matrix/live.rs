@@ -5,7 +5,6 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use gantry::{
     api::{endpoints, tokens::scoped},
-    base::ids::{ProjectRef, TokenId},
     platform::{
         access::{
             Access, Caller, CallerRelation, Permission, Permissions, Reach, Role, Subject,
@@ -18,6 +17,7 @@ use gantry::{
         },
     },
 };
+use gantry_base::ids::{ProjectRef, TokenId};
 use http::StatusCode;
 use serde_json::json;
 use uuid::Uuid;
@@ -74,7 +74,7 @@ impl World {
         let (home, second) = (self.app.home.id, self.second.id);
         let project = async |reference: &ProjectRef| {
             let sql = "select id from projects where ref = $1";
-            gantry::base::ids::ProjectId(
+            gantry_base::ids::ProjectId(
                 self.app
                     .app
                     .db

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use gantry::{
-    base::error::{Denial, Error},
-    platform::access::{Permission, Permissions, Reach, Role},
+use gantry::platform::{
+    access::{Permission, Permissions, Reach, Role},
+    error::{Denial, Error},
 };
 use proptest::prelude::*;
 

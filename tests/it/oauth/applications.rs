@@ -1,13 +1,17 @@
 //! Operations on an organization's applications: permissions, limits and verification.
 
 use gantry::{
-    api::oauth::applications::{verify, verify::VerificationCandidate},
-    base::{clock::Entropy, error::Error},
+    api::oauth::applications::verify::{self, VerificationCandidate},
     platform::{
         audit::Recorder,
-        rate_limits::{PolicyContext, overrides, overrides::OverrideTarget},
+        error::Error,
+        rate_limits::{
+            PolicyContext,
+            overrides::{self, OverrideTarget},
+        },
     },
 };
+use gantry_base::clock::Entropy;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -4,9 +4,9 @@ use std::fs;
 
 use gantry::{
     api::database::query::{SqlQuery, run_query},
-    base::clock::Entropy,
     data_plane::database_session::session::ConnectTarget,
 };
+use gantry_base::clock::Entropy;
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use tokio::io::AsyncReadExt;
 use tokio_postgres::{NoTls, error::SqlState};

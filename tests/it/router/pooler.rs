@@ -12,7 +12,6 @@ use std::{
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    base::ids::{ProjectId, ProjectRef},
     data_plane::{
         postgres_proxy::{self, PostgresProxyTls, SessionKind},
         projects::{Status, lease},
@@ -21,6 +20,7 @@ use gantry::{
     },
     platform::http::Transport,
 };
+use gantry_base::ids::{ProjectId, ProjectRef};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};

@@ -1,11 +1,8 @@
 //! Access rules of the API, enforced by the proxy: TLS, network restrictions, bans and temporary
 //! roles.
 
-use gantry::{
-    base::{clock::Clock, ids::ProjectId},
-    data_plane::database_access,
-    platform::access::Project,
-};
+use gantry::{data_plane::database_access, platform::access::Project};
+use gantry_base::{clock::Clock, ids::ProjectId};
 use serde_json::{Value, json};
 use tokio_postgres::{Config, config::SslMode, error::SqlState};
 

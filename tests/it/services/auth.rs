@@ -11,19 +11,18 @@ use std::{
 
 use gantry::{
     app::Settings,
-    base::ids::{ProjectId, ProjectRef},
     data_plane::{
         api_keys,
         projects::{Status, lease},
         service_proxy::upstreams::{Service, UpstreamAddress},
-        services,
         services::{
-            ServiceOptions, ServiceUse, UnavailableReason, manifest::Manifest, shelf::KitShelf,
-            sweep,
+            self, ServiceOptions, ServiceUse, UnavailableReason, manifest::Manifest,
+            shelf::KitShelf, sweep,
         },
     },
     platform::http::Transport,
 };
+use gantry_base::ids::{ProjectId, ProjectRef};
 use libc::{EACCES, EPERM};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

@@ -4,14 +4,14 @@ use std::{path::PathBuf, sync::Arc};
 
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
     data_plane::{
-        clusters::namespaces_available,
         service_proxy::upstreams::Service,
         services::{self, ServiceOptions, functions::EgressPorts, shelf::KitShelf},
     },
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::namespaces_available;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

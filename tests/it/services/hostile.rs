@@ -6,13 +6,13 @@ use std::{fs, sync::Arc};
 use gantry::{
     app::Settings,
     data_plane::{
-        clusters::namespaces_available,
         projects::Status,
         service_proxy::upstreams::Service,
         services::{ServiceOptions, shelf::KitShelf},
     },
     platform::http::Transport,
 };
+use gantry_node::clusters::namespaces_available;
 use libc::{EACCES, EPERM};
 use uuid::Uuid;
 

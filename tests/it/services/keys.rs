@@ -8,7 +8,7 @@ use aws_lc_rs::{
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use gantry::base::clock::Entropy;
+use gantry_base::clock::Entropy;
 use serde_json::{Value, json};
 use uuid::Uuid;
 

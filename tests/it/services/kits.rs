@@ -3,10 +3,8 @@
 use std::{fs, fs::Permissions, os::unix::fs::PermissionsExt};
 
 use futures_util::future::join_all;
-use gantry::{
-    base::ids::{ProjectId, ProjectRef},
-    data_plane::services::{UnavailableReason, stop_all, sweep},
-};
+use gantry::data_plane::services::{UnavailableReason, stop_all, sweep};
+use gantry_base::ids::{ProjectId, ProjectRef};
 use rustix::process::Pid;
 
 use super::{Floor, acquire, get, until};

@@ -2,12 +2,8 @@
 
 use std::{fs, sync::Arc};
 
-use gantry::data_plane::{
-    clusters::{ControlGroups, ResourceLimits, Resources},
-    projects::lease,
-    service_proxy::upstreams::Service,
-    services::sweep,
-};
+use gantry::data_plane::{projects::lease, service_proxy::upstreams::Service, services::sweep};
+use gantry_node::clusters::{ControlGroups, ResourceLimits, Resources};
 
 use super::{Floor, get, until};
 use crate::support::{

@@ -5,7 +5,6 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, process::Command, sync::
 
 use gantry::{
     app::Settings,
-    base::ids::ProjectRef,
     data_plane::{
         projects::Status,
         service_proxy::upstreams::Service,
@@ -13,6 +12,7 @@ use gantry::{
     },
     platform::http::Transport,
 };
+use gantry_base::ids::ProjectRef;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -50,7 +50,7 @@ pub(crate) fn kits_named(name: &str) -> PathBuf {
     if is_installed() {
         return folder;
     }
-    let unique = gantry::base::clock::Entropy::system().letters(8);
+    let unique = gantry_base::clock::Entropy::system().letters(8);
     let home = folder.with_file_name(format!("gantry-kits-{unique}"));
     let installed = Command::new(env!("CARGO_BIN_EXE_gantry"))
         .args(["service", "install", name, "--data-dir"])
@@ -189,11 +189,11 @@ impl DataApi {
         self.gate.node.machine.home.socket_dir(&name).join("i")
     }
 
-    pub(super) fn pid(&self, id: gantry::base::ids::ProjectId) -> Option<i32> {
+    pub(super) fn pid(&self, id: gantry_base::ids::ProjectId) -> Option<i32> {
         self.gate.node.app.services.pid(id, Service::Rest)
     }
 
-    pub(super) async fn id(&self) -> gantry::base::ids::ProjectId {
+    pub(super) async fn id(&self) -> gantry_base::ids::ProjectId {
         let sql = "select id from projects where ref = $1";
         let rows = self
             .gate
@@ -202,7 +202,7 @@ impl DataApi {
             .db
             .query(sql, &[&self.project.as_str()])
             .await;
-        gantry::base::ids::ProjectId(rows.unwrap()[0].get(0))
+        gantry_base::ids::ProjectId(rows.unwrap()[0].get(0))
     }
 
     async fn patch(&self, body: Value, status: u16) -> Value {

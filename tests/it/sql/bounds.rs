@@ -7,11 +7,11 @@ use gantry::{
         migrations,
         query::{SqlQuery, run_query},
     },
-    base::error::Error,
     data_plane::database_session::{
         READER,
         session::{ConnectTarget, SessionLimits},
     },
+    platform::error::Error,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout};

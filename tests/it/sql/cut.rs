@@ -4,12 +4,9 @@
 use std::{io, path::PathBuf};
 
 use gantry::{
-    api::database::{
-        migrations,
-        migrations::{MigrationPatch, NewMigration, apply, patch, roll_back},
-    },
-    base::error::Error,
+    api::database::migrations::{self, MigrationPatch, NewMigration, apply, patch, roll_back},
     data_plane::database_session::session::ConnectTarget,
+    platform::error::Error,
 };
 use serde_json::json;
 use tempfile::TempDir;

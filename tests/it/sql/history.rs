@@ -1,12 +1,11 @@
 //! History of migrations: reading, patching, rollback, and sharing with the command line.
 
 use gantry::{
-    api::database::{
-        migrations,
-        migrations::{MigrationPatch, NewMigration, apply, get, patch, record, roll_back},
+    api::database::migrations::{
+        self, MigrationPatch, NewMigration, apply, get, patch, record, roll_back,
     },
-    base::error::Error,
     data_plane::database_session::session::ConnectTarget,
+    platform::error::Error,
 };
 use serde_json::{Value, json};
 

@@ -7,11 +7,11 @@ use gantry::{
         migrations::apply,
         query::{SqlQuery, run_query},
     },
-    base::error::Error,
     data_plane::database_session::{
         READER,
         session::{DatabaseSession, SessionLimits},
     },
+    platform::error::Error,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;

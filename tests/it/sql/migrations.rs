@@ -6,15 +6,14 @@ use chrono::TimeDelta;
 use gantry::{
     api::database::{
         context::context,
-        migrations,
-        migrations::{AppliedMigration, MigrationLimits, NewMigration, apply},
+        migrations::{self, AppliedMigration, MigrationLimits, NewMigration, apply},
         query::{SqlQuery, run_query},
     },
-    base::error::Error,
     data_plane::database_session::{
         OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
+    platform::error::Error,
 };
 use serde_json::{Value, json};
 

@@ -7,15 +7,13 @@ use gantry::{
         MigrationLimits, NewMigration, apply,
         rehearsal::{MigrationRehearsal, rehearse},
     },
-    base::error::Error,
-    data_plane::{
-        clusters::Engine,
-        database_session::{
-            OWNER,
-            session::{ConnectTarget, DatabaseSession},
-        },
+    data_plane::database_session::{
+        OWNER,
+        session::{ConnectTarget, DatabaseSession},
     },
+    platform::error::Error,
 };
+use gantry_node::clusters::Engine;
 use serde_json::{Value, json};
 
 use super::{LIMITS, MIGRATION_LIMITS, clock, keyed, message, new, one, run, server, server_on};

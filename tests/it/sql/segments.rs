@@ -2,8 +2,8 @@
 
 use gantry::{
     api::database::migrations::{self, NewMigration, apply, rehearsal::rehearse},
-    base::error::Error,
     data_plane::database_session::session::{ConnectTarget, DatabaseSession},
+    platform::error::Error,
 };
 use serde_json::{Value, json};
 

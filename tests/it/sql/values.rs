@@ -2,8 +2,8 @@
 
 use gantry::{
     api::database::query::{SqlQuery, run_query},
-    base::error::Error,
     data_plane::database_session::session::ConnectTarget,
+    platform::error::Error,
 };
 use proptest::{
     prelude::*,

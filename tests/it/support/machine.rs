@@ -13,15 +13,13 @@ use std::{
     time::Duration,
 };
 
-use gantry::{
-    base::{clock::Entropy, ids::ProjectRef},
-    data_plane::{
-        cluster_driver::ClusterDriver,
-        clusters::{
-            Account, ClusterError, ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, Home,
-            Host, Installed, Launcher, LayoutOptions, LocalDriver, ObservedState, OldVersions,
-            ResourceLimits, Resources, ServerSocket, sandbox_available,
-        },
+use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::{
+    cluster_driver::ClusterDriver,
+    clusters::{
+        Account, ClusterError, ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, Home,
+        Host, Installed, Launcher, LayoutOptions, LocalDriver, ObservedState, OldVersions,
+        ResourceLimits, Resources, ServerSocket, sandbox_available,
     },
 };
 use rustix::{

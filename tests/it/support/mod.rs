@@ -17,16 +17,8 @@ use chrono::{DateTime, Utc};
 use gantry::{
     api::{accounts, log_drains, logs, oauth, organizations, tokens},
     app::{App, Background, Settings},
-    base::{
-        clock::{Clock, Entropy},
-        db::Db,
-        ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
-        net::outbound::OutboundPolicy,
-        sealing::SealingKey,
-    },
     data_plane::{
         backups::BackupOptions,
-        cluster_driver::ClusterDriver,
         domains::hostnames::{
             Host,
             dns::{Dns, DnsFuture, Propagation},
@@ -39,10 +31,18 @@ use gantry::{
     },
     platform::{
         access::{Role, organization_by_slug},
+        db::Db,
         http::{Api, Transport, openapi::PublishedLinks},
         rate_limits::{Memory, Options},
+        sealing::SealingKey,
     },
 };
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
+    net::outbound::OutboundPolicy,
+};
+use gantry_node::cluster_driver::ClusterDriver;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};

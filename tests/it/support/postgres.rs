@@ -5,10 +5,9 @@
 
 use std::{env, fs, path::PathBuf, sync::Arc};
 
-use gantry::{
-    base::{clock::Entropy, db::Db},
-    data_plane::clusters::{Account, Control, Home},
-};
+use gantry::platform::db::Db;
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{Account, Control, Home};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, Config, NoTls};

@@ -15,7 +15,7 @@ use std::{
 
 use aws_lc_rs::{digest, hmac};
 use bytes::Bytes;
-use gantry::base::object_store::{Credentials, Place, Style};
+use gantry::platform::object_store::{Credentials, Place, Style};
 use http_body_util::BodyExt;
 use hyper::{
     Method, Request, Response,

@@ -2,13 +2,13 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry::{
-    api::{
-        tokens,
-        tokens::scoped::{TokenDraft, TokenResources},
+    api::tokens::{
+        self,
+        scoped::{TokenDraft, TokenResources},
     },
-    base::ids::ProjectRef,
     platform::notifications,
 };
+use gantry_base::ids::ProjectRef;
 use serde_json::json;
 
 use super::{draft, projects, scoped, store, week};

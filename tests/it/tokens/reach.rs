@@ -241,7 +241,7 @@ fn reach_names_match_the_stored_names() {
         (Reach::Organizations(Vec::new()), "organizations"),
         (
             Reach::Projects {
-                organization: gantry::base::ids::OrganizationId(1),
+                organization: gantry_base::ids::OrganizationId(1),
                 projects: Vec::new(),
             },
             "projects",

@@ -3,13 +3,9 @@
 
 use std::sync::Arc;
 
-use gantry::{
-    base::ids::ProjectRef,
-    data_plane::{
-        clusters::Engines,
-        projects::{Status, reconciler},
-    },
-};
+use gantry::data_plane::projects::{Status, reconciler};
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::Engines;
 use tokio::time::timeout;
 
 use super::text;

@@ -8,14 +8,14 @@ use gantry::{
         branches::operator::{self, BranchScripts},
         endpoints,
     },
-    base::ids::ProjectRef,
     data_plane::{
         backups::{BackupOptions, upkeep},
-        clusters::Engines,
         projects::Status,
     },
     platform::audit::Recorder,
 };
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::Engines;
 use serde_json::{Value, json};
 
 use super::{PLANT, assert_not_sprung, script};

@@ -1,6 +1,6 @@
 //! Projects on the pages: create, connect, pause, restore, restart, delete.
 
-use gantry::base::ids::ProjectRef;
+use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 
 use super::browser::{Browser, olga, signed_in};

@@ -1,6 +1,6 @@
 //! Personal access tokens on the pages: create, show once, revoke.
 
-use gantry::base::ids::TokenId;
+use gantry_base::ids::TokenId;
 
 use super::browser::{Browser, BrowserResponse, PASSWORD, email, give_password, olga};
 use crate::support::{TestApp, machine::PATIENCE};

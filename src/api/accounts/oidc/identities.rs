@@ -1,17 +1,16 @@
 //! Links between identities of the provider and accounts.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::UserId;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::{OidcIdentity, OidcProvider};
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::UserId,
-    },
-    platform::{access::User, audit::Recorder},
+use crate::platform::{
+    access::User,
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// The result of a lookup.

@@ -6,6 +6,7 @@ pub mod identities;
 use std::{fmt, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
+use gantry_base::clock::Ticks;
 use openidconnect::{
     AuthorizationCode, ClaimsVerificationError, ClientId, ClientSecret, CsrfToken, IssuerUrl,
     Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope, SignatureVerificationError,
@@ -18,12 +19,9 @@ use openidconnect::{
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{
-    base::{
-        clock::Ticks,
-        error::{Context, Error},
-    },
-    platform::access::{credential::SecretDigest, sessions::SessionSecret},
+use crate::platform::{
+    access::{credential::SecretDigest, sessions::SessionSecret},
+    error::{Context, Error},
 };
 
 /// How long provider metadata is cached, in milliseconds.
@@ -287,7 +285,7 @@ fn unavailable(error: &dyn std::error::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock::Entropy;
+    use gantry_base::clock::Entropy;
 
     fn options(issuer: &str) -> OidcOptions {
         OidcOptions {

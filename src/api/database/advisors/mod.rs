@@ -10,11 +10,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, READER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
+    platform::error::{Context as _, Error},
 };
 
 /// Maximum number of findings per lint.

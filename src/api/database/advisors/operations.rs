@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::{LintCategory, LintFinding, LintSelection, advise};
 use crate::{
     api::context::ApiContext,
-    base::error::Error,
     data_plane::{database_session::session::SessionLimits, projects},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
+        error::Error,
         http::{Endpoint, Json, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

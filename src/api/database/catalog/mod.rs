@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::{
-    base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, READER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
+    platform::error::{Context as _, Error},
 };
 
 pub use views::{CatalogView, Relationship};

@@ -5,8 +5,8 @@ use sha2::{Digest, Sha256};
 
 use super::progress::StandaloneAttempt;
 use crate::{
-    base::error::Error,
     data_plane::database_session::{segments::StandaloneCommand, session::DatabaseSession},
+    platform::error::Error,
 };
 
 /// Returns the SHA-256 of a statement.

@@ -2,19 +2,17 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use gantry_base::clock::Clock;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use super::{MigrationLimits, MigrationPatch, NewMigration, version};
 use crate::{
-    base::{
-        clock::Clock,
-        error::{Context as _, Error},
-    },
     data_plane::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession},
     },
+    platform::error::{Context as _, Error},
 };
 
 /// Advisory lock of the history of one project: "gantry" in ASCII.

@@ -18,21 +18,19 @@ mod version;
 
 use std::time::Duration;
 
+use gantry_base::clock::Clock;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::history::HistoryTransaction;
 use crate::{
-    base::{
-        clock::Clock,
-        error::{Context as _, Error},
-    },
     data_plane::database_session::{
         DATABASE, OWNER,
         segments::{MigrationPlan, SegmentCuts},
         session::{ConnectTarget, DatabaseSession, SessionLimits},
         statements::TransactionScript,
     },
+    platform::error::{Context as _, Error},
 };
 
 /// An applied migration.

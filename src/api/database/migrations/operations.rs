@@ -11,10 +11,10 @@ use super::{
 };
 use crate::{
     api::{accounts, context::ApiContext, database::operations::required},
-    base::error::Error,
     data_plane::projects,
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs},
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Query, Tag, Verb,
             input::{IdempotencyKey, LargeJson},

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{NewMigration, history::HistoryTransaction};
-use crate::base::error::{Context as _, Error};
+use crate::platform::error::{Context as _, Error};
 
 /// One row for each unfinished migration: the request, the number of applied bytes of its text with
 /// their SHA-256, and the statement outside of a transaction that may have begun to run.

@@ -9,17 +9,18 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::clock::Clock;
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{MigrationLimits, NewMigration, history::HistoryTransaction, progress, segmented};
 use crate::{
-    base::{clock::Clock, error::Error},
     data_plane::database_session::{
         segments::{MigrationPlan, Segment, SegmentCuts, SegmentKind},
         session::{ConnectTarget, DatabaseSession, FailureSite},
     },
+    platform::error::Error,
 };
 
 /// Effects of a migration.

@@ -1,19 +1,18 @@
 //! Application of migrations of another project, with their versions.
 
+use gantry_base::clock::Clock;
+
 use super::{
     MigrationLimits, MigrationRecord, NewMigration, Row, history, history::HistoryTransaction,
     rehearsal, segmented,
 };
 use crate::{
-    base::{
-        clock::Clock,
-        error::{Context as _, Error},
-    },
     data_plane::database_session::{
         DATABASE, OWNER,
         segments::{MigrationPlan, SegmentCuts, SegmentKind},
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
+    platform::error::{Context as _, Error},
 };
 
 /// Maximum number of migrations of a history that is read as a whole.

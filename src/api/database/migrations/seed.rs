@@ -3,12 +3,12 @@
 use sha2::{Digest, Sha256};
 
 use crate::{
-    base::error::Error,
     data_plane::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
         statements::TransactionScript,
     },
+    platform::error::Error,
 };
 
 /// The table of seeds, which the command line has, too.

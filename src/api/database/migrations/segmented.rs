@@ -6,21 +6,20 @@
 
 use std::ops::Range;
 
+use gantry_base::clock::Clock;
+
 use super::{
     AppliedMigration, MigrationLimits, NewMigration, attempts,
     history::{HistoryTransaction, SEGMENTS_LOCK, sql_state},
     progress::MigrationProgress,
 };
 use crate::{
-    base::{
-        clock::Clock,
-        error::{Context as _, Error},
-    },
     data_plane::database_session::{
         OWNER,
         segments::{MigrationPlan, Segment, SegmentCuts, SegmentKind, StandaloneCommand},
         session::{ConnectTarget, FailureSite},
     },
+    platform::error::{Context as _, Error},
 };
 
 /// A value of an enum type was used in the transaction that added it.

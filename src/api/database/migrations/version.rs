@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Returns `now` as a version, or the successor of `latest` if that is not smaller: several
 /// migrations in one second, a clock that was set back, or a version in the future.

@@ -7,7 +7,7 @@ use url::Url;
 use super::{DeliveryError, OutgoingBatch, http::HttpSender, invalid, metadata, text};
 use crate::{
     api::log_drains::{Options, config::Settings},
-    base::error::Error,
+    platform::error::Error,
 };
 
 /// Regions, as in the settings.

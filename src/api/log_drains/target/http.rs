@@ -4,13 +4,13 @@ use std::{io::Write, time::Duration};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
+use gantry_base::net::outbound::{self, OutboundClient, OutboundPolicy};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use tokio::time::timeout;
 use url::Url;
 
 use super::DeliveryError;
-use crate::base::net::outbound::{self, OutboundClient, OutboundPolicy};
 
 /// Timeout of a request with its response.
 const TIMEOUT: Duration = Duration::from_secs(15);

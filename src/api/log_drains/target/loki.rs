@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use gantry_base::net::outbound::OutboundPolicy;
 use gantry_logs::event::Event;
 use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Map, Value, json};
 
 use super::{DeliveryError, OutgoingBatch, headers, http::HttpSender, invalid, text, url};
-use crate::{
-    api::log_drains::config::Settings,
-    base::{error::Error, net::outbound::OutboundPolicy},
-};
+use crate::{api::log_drains::config::Settings, platform::error::Error};
 
 /// Path of the push API, used if the URL has none.
 const PUSH: &str = "/loki/api/v1/push";

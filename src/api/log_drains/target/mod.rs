@@ -11,6 +11,10 @@ mod webhook;
 use std::time::Duration;
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    ids::ProjectRef,
+};
 use gantry_logs::{
     event::{Event, Value as AttributeValue},
     store::TailLimit,
@@ -26,11 +30,7 @@ use super::{
     Options,
     config::{BackendType, Settings},
 };
-use crate::base::{
-    clock::{Clock, Entropy},
-    error::Error,
-    ids::ProjectRef,
-};
+use crate::platform::error::Error;
 
 /// Maximum number of lines of a batch.
 const BATCH_LINES_MAX: usize = 250;

@@ -1,15 +1,13 @@
 //! Delivery by OTLP/HTTP: an `ExportLogsServiceRequest` in protobuf or JSON.
 
+use gantry_base::{ids::ProjectRef, net::outbound::OutboundPolicy};
 use gantry_logs::event::{Event, Severity, Value as AttributeValue};
 use http::HeaderMap;
 use prost::{Message, Oneof};
 use serde::{Serialize, Serializer};
 
 use super::{DeliveryError, OutgoingBatch, flag, headers, http::HttpSender, invalid, text, url};
-use crate::{
-    api::log_drains::config::Settings,
-    base::{error::Error, ids::ProjectRef, net::outbound::OutboundPolicy},
-};
+use crate::{api::log_drains::config::Settings, platform::error::Error};
 
 /// Path of log exports, used if the endpoint has none.
 const LOGS: &str = "/v1/logs";

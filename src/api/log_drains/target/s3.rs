@@ -6,6 +6,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    net::outbound::OutboundPolicy,
+};
 use gantry_logs::object_store::path::Path;
 use serde_json::Value;
 use url::Url;
@@ -13,10 +17,8 @@ use url::Url;
 use super::{DeliveryError, OutgoingBatch, http::gzip, invalid, line, text};
 use crate::{
     api::log_drains::config::Settings,
-    base::{
-        clock::{Clock, Entropy},
+    platform::{
         error::{Context, Error},
-        net::outbound::OutboundPolicy,
         object_store::{Credentials, Place, RequestTimeouts, S3, Style},
     },
 };

@@ -7,6 +7,13 @@
 use std::{fmt::Write, io, sync::Arc, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use gantry_base::{
+    ids::ProjectRef,
+    net::{
+        outbound::{self, OutboundPolicy, system_roots},
+        tls,
+    },
+};
 use gantry_logs::event::{Event, Severity};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -19,17 +26,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{DeliveryError, OutgoingBatch, flag, invalid, line, text};
-use crate::{
-    api::log_drains::config::Settings,
-    base::{
-        error::Error,
-        ids::ProjectRef,
-        net::{
-            outbound::{self, OutboundPolicy, system_roots},
-            tls,
-        },
-    },
-};
+use crate::{api::log_drains::config::Settings, platform::error::Error};
 
 /// Timeout for connecting and sending a batch.
 const TIMEOUT: Duration = Duration::from_secs(15);

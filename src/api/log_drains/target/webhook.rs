@@ -6,14 +6,12 @@
 
 use aws_lc_rs::hmac;
 use base64::{Engine, prelude::BASE64_STANDARD};
+use gantry_base::{clock::Clock, net::outbound::OutboundPolicy};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::{DeliveryError, OutgoingBatch, flag, headers, http::HttpSender, line, text, url};
-use crate::{
-    api::log_drains::config::Settings,
-    base::{clock::Clock, error::Error, net::outbound::OutboundPolicy},
-};
+use crate::{api::log_drains::config::Settings, platform::error::Error};
 
 const SECRET: HeaderName = HeaderName::from_static("webhook-secret");
 const ID: HeaderName = HeaderName::from_static("webhook-id");

@@ -5,7 +5,7 @@ use gantry_logs::event::{Attributes, Event, Source};
 use serde_json::{Map, Value as Json};
 
 use super::{ID_BYTES_MAX, LINES_MAX, too_many, within_reach};
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Parses the lines of a body.
 pub(super) fn events(

@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use flate2::read::GzDecoder;
 use gantry_logs::event::Source;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Maximum size of a body, compressed and decompressed.
 const BYTES_MAX: usize = 4 << 20;

@@ -1,6 +1,7 @@
 //! Ingest endpoints for stacks and collectors. The ingest key in the request identifies the
 //! project.
 
+use gantry_base::ids::ProjectRef;
 use gantry_logs::event::Event;
 use http::{HeaderMap, StatusCode, header};
 use schemars::JsonSchema;
@@ -11,12 +12,9 @@ use serde_json::{Map, Value};
 use super::{BYTES_MAX, logflare, otlp, recent, source, unpacked};
 use crate::{
     api::{context::ApiContext, logs::keys},
-    base::{
-        error::{CredentialProblem, Error},
-        ids::ProjectRef,
-    },
     platform::{
         access::Access,
+        error::{CredentialProblem, Error},
         http::{
             Body, Call, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
             openapi::OperationDoc, output::with_type,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value as Json};
 
 use super::{ID_BYTES_MAX, LINES_MAX, source, too_many, within_reach};
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -5,12 +5,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use gantry_base::ids::ProjectRef;
 use gantry_logs::{event::Event, store::BatchKey};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
-
-use crate::base::ids::ProjectRef;
 
 /// Number of projects beyond which locks that are not held are removed.
 const PROJECTS_MAX: usize = 4096;

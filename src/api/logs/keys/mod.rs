@@ -3,24 +3,22 @@
 pub mod operations;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{ProjectId, ProjectRef},
+};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_postgres::Row;
 
-use crate::{
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-        names,
-    },
-    platform::{
-        access::{Project, credential::SecretDigest},
-        audit::Recorder,
-    },
+use crate::platform::{
+    access::{Project, credential::SecretDigest},
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
+    names,
 };
 
 /// Maximum number of keys of a project.

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::Key;
 use crate::{
     api::{context::ApiContext, logs::keys},
-    base::error::Error,
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Tag, Verb, mount,
             openapi::OperationDoc,

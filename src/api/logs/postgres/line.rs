@@ -3,14 +3,12 @@
 use std::path::Path;
 
 use chrono::{DateTime, NaiveDateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use gantry_logs::event::{Attributes, Event, Source, Value};
+use gantry_node::clusters::template;
 use serde_json::{Map, Value as Json};
 
-use crate::{
-    api::logs::requests::{number, text},
-    base::ids::ProjectRef,
-    data_plane::clusters::template,
-};
+use crate::api::logs::requests::{number, text};
 
 /// Field names of `jsonlog` and the corresponding keys.
 const KEYS: &[(&str, &str)] = &[

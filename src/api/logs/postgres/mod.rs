@@ -16,6 +16,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
+use gantry_base::ids::ProjectRef;
 use gantry_logs::{event::Event, store::ReaderOffset};
 
 use self::{
@@ -25,10 +26,7 @@ use self::{
 use super::{ShutdownSignal, WRITES_MAX};
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
+    platform::error::{Context, Error},
 };
 
 /// Polling interval.

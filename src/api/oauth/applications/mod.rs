@@ -5,6 +5,10 @@ pub mod secrets;
 pub mod verify;
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{ApplicationId, OrganizationId, UserId},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -12,18 +16,12 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use super::{grants, redirect};
-use crate::{
-    base::{
-        clock::Entropy,
-        db::Db,
-        error::{Context, Error},
-        ids::{ApplicationId, OrganizationId, UserId},
-        names,
-    },
-    platform::{
-        access::{OauthScope, Scopes},
-        audit::Recorder,
-    },
+use crate::platform::{
+    access::{OauthScope, Scopes},
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
+    names,
 };
 
 /// Maximum number of applications per organization.
@@ -486,7 +484,7 @@ pub async fn change(
     let verified = application.verified && draft.stays_verified(&application, scopes);
     let sql = "update oauth_applications set name = $2, website = $3, icon = $4, redirect_uris = $5, scopes = $6, \
                bind_to_authorizing_user = $7, project_selection = $8, verified = $9 where id = $1";
-    let values: [crate::base::db::Param<'_>; 9] = [
+    let values: [crate::platform::db::Param<'_>; 9] = [
         &id.0,
         &draft.name,
         &draft.website,

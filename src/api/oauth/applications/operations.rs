@@ -17,10 +17,10 @@ use crate::{
         context::ApiContext,
         oauth::{GeneratedSecret, applications, authorizations::RevokedAuthorizations, grants},
     },
-    base::error::Error,
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, PathId, Tag, Verb, mount,
             openapi::OperationDoc,

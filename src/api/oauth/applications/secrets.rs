@@ -1,6 +1,7 @@
 //! Application secrets. An application can have several, to rotate them without downtime.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ApplicationId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -9,12 +10,11 @@ use tokio_postgres::Transaction;
 use super::Application;
 use crate::{
     api::oauth::GeneratedSecret,
-    base::{
+    platform::{
+        audit::Recorder,
         db::Db,
         error::{Context, Error},
-        ids::ApplicationId,
     },
-    platform::audit::Recorder,
 };
 
 /// Maximum number of live secrets per application.

@@ -1,18 +1,16 @@
 //! Verification of applications by the operator.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::OrganizationId;
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::{
-    base::{
-        db::Db,
-        error::{Context, Error},
-        ids::OrganizationId,
-    },
-    platform::audit::Recorder,
+use crate::platform::{
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Maximum number of applications in a list.

@@ -6,6 +6,7 @@
 pub mod operations;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{ApplicationId, OrgSlug, ProjectRef, UserId};
 use serde_json::json;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -20,14 +21,11 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, projects},
-    base::{
-        db::Db,
-        error::{Context, Error, oauth_error, unknown_client},
-        ids::{ApplicationId, OrgSlug, ProjectRef, UserId},
-    },
     platform::{
         access::{EffectiveRoles, Organization, Role, Scopes, audience, credential::SecretDigest},
         audit::Recorder,
+        db::Db,
+        error::{Context, Error, oauth_error, unknown_client},
         tables::Table,
     },
 };
@@ -211,7 +209,7 @@ async fn insert(
     let id = context.entropy.uuid();
     let sql = "insert into oauth_requests (id, application_id, redirect_uri, state, scopes, challenge, resource, organization_slug, \
                project_ref, issuer, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
-    let row: [crate::base::db::Param<'_>; 11] = [
+    let row: [crate::platform::db::Param<'_>; 11] = [
         &id,
         &application.id.0,
         &address,
@@ -450,7 +448,7 @@ pub async fn approve(
 fn check_role(application: &Application, roles: EffectiveRoles) -> Result<(), Error> {
     let lacks = !application.bound_to_user && roles.organization < Role::Administrator;
     if lacks {
-        Err(Error::Forbidden(crate::base::error::Denial::Role))
+        Err(Error::Forbidden(crate::platform::error::Denial::Role))
     } else {
         Ok(())
     }
@@ -462,7 +460,7 @@ async fn selected_projects(
     request: &AuthorizationRequest,
     user: UserId,
     choice: &ConsentChoice<'_>,
-) -> Result<Option<Vec<crate::base::ids::ProjectId>>, Error> {
+) -> Result<Option<Vec<gantry_base::ids::ProjectId>>, Error> {
     let Some(selected) = &choice.projects else {
         return match request.application.selection {
             ProjectSelection::Required => Err(Error::invalid(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -13,10 +14,10 @@ use crate::{
         context::ApiContext,
         oauth::{applications::ProjectSelection, redirect},
     },
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::{Access, CallerRelation, Organization, User},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
             output::Created,

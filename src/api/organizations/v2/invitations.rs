@@ -11,14 +11,14 @@ use crate::{
     api::{
         accounts,
         context::ApiContext,
-        organizations::{invitations, invitations::InvitationDraft},
+        organizations::invitations::{self, InvitationDraft},
     },
-    base::error::{Denial, Error},
     platform::{
         access::{
             CallerRelation, OauthScope as S, Organization, Permission as P, Role, User, needs,
         },
         audit::Recorder,
+        error::{Denial, Error},
         http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },

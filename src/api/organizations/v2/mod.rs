@@ -4,6 +4,7 @@ mod invitations;
 
 use std::sync::Arc;
 
+use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -14,10 +15,10 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    base::{error::Error, ids::ProjectRef},
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
+        error::Error,
         http::{
             Call, Endpoint, Input, Json, Query, Tag, Verb, mount, openapi::OperationDoc,
             output::OkEmpty,

@@ -6,14 +6,12 @@
 use std::fmt::Write as _;
 
 use futures_util::{SinkExt, TryStreamExt};
+use gantry_node::clusters;
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, NoTls, Row, types::FromSql};
 
 use super::{super::BackupError, RestoredTable};
-use crate::data_plane::{
-    clusters,
-    database_session::{ConnectTarget, DATABASE, OWNER},
-};
+use crate::data_plane::database_session::{ConnectTarget, DATABASE, OWNER};
 
 /// Settings of the session that writes. They override those of the role and the database. An
 /// interrupted connection ends the statement, and with it the transaction.

@@ -207,7 +207,7 @@ fn header_of_a_segment_is_read() {
 
 #[test]
 fn scan_of_random_bytes_terminates() {
-    let entropy = crate::base::clock::Entropy::seeded(5);
+    let entropy = gantry_base::clock::Entropy::seeded(5);
     for _ in 0..2000 {
         let mut writer = Writer::new(START);
         for second in 0..400 {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Inspected tokens at the beginning of a statement, as in `alter database x set tablespace`.
 const WORDS_MAX: usize = 6;

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::OrganizationId;
 use instant_acme::{
     Account, AccountBuilder, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier,
     NewOrder, Order, OrderStatus, Problem, RetryPolicy,
@@ -19,15 +20,15 @@ use super::{
     challenge_records::ChallengeRecordStatus, renewal, required_records::CAA_ERROR,
 };
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::OrganizationId,
-    },
     data_plane::{
         context::DataPlaneContext,
         domains::zone::{Zone, challenge_name},
     },
-    platform::{notifications, tables::Table},
+    platform::{
+        error::{Context, Error},
+        notifications,
+        tables::Table,
+    },
 };
 
 /// Limits on new orders: scope, period and number. They stay below the rate limits of certificate

@@ -5,8 +5,8 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::acme::{CertificateAuthority, OrderError};
 use crate::{
-    base::error::{Context, Error},
     data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Returns the account at the authority. Creates it on first use.

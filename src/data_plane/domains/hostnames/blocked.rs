@@ -1,15 +1,13 @@
 //! Hostnames that the operator blocks, regardless of ownership.
 
+use gantry_base::clock::Clock;
 use serde_json::json;
 
 use super::host::ascii;
-use crate::{
-    base::{
-        clock::Clock,
-        db::Db,
-        error::{Context, Error},
-    },
-    platform::audit::Recorder,
+use crate::platform::{
+    audit::Recorder,
+    db::Db,
+    error::{Context, Error},
 };
 
 /// Blocks or unblocks a name and all names below it. Returns the normalized name and whether

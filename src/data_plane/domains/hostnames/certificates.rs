@@ -3,6 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::net::tls;
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::{
@@ -24,13 +25,12 @@ use x509_cert::{
 
 use super::{CustomHostname, Host};
 use crate::{
-    base::{
+    data_plane::context::DataPlaneContext,
+    platform::{
         db::Param,
         error::{Context, Error},
-        net::tls,
+        tables::Table,
     },
-    data_plane::context::DataPlaneContext,
-    platform::tables::Table,
 };
 
 /// Number of decrypted certificates that are cached, including those of deleted names.

@@ -5,7 +5,6 @@ use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::{
-    base::error::{Context, Error},
     data_plane::{
         context::DataPlaneContext,
         domains::{
@@ -13,6 +12,7 @@ use crate::{
             zone::{RecordChange, Zone},
         },
     },
+    platform::error::{Context, Error},
 };
 
 /// Records removed per pass, pause between attempts, and age after which removal is given up.

@@ -15,8 +15,8 @@ use super::{
     spelling::{Spelling, spelling},
 };
 use crate::{
-    base::error::Error,
     data_plane::{context::DataPlaneContext, domains::zone::challenge_name},
+    platform::error::Error,
 };
 
 /// Timeout for queries to name servers.

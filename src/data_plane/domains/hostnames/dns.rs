@@ -19,7 +19,7 @@ use super::{
     host::{Host, and_above},
     required_records::DnsRecords,
 };
-use crate::base::error::{Context, Error};
+use crate::platform::error::{Context, Error};
 
 /// Timeout of a query, and number of attempts.
 const ANSWER: (Duration, usize) = (Duration::from_secs(3), 2);

@@ -12,9 +12,11 @@ use super::{
     challenge_records, renewal, renewal::Renewal, revocations, select_hostname, wildcard, write,
 };
 use crate::{
-    base::error::{Context, Error},
     data_plane::context::DataPlaneContext,
-    platform::tables::Table,
+    platform::{
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Hostnames processed concurrently.

@@ -21,6 +21,7 @@ mod spelling;
 pub mod wildcard;
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{OrganizationId, ProjectId, ProjectRef};
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
@@ -33,14 +34,15 @@ pub use self::{
 use self::{acme::CertificateSubject, required_records::RequiredRecords};
 use super::{current_names, lock_project_names};
 use crate::{
-    base::{
-        db,
-        db::Param,
-        error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
-    },
     data_plane::{context::DataPlaneContext, projects},
-    platform::{access::Project, audit::Recorder, notifications, tables::Table},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        db::{self, Param},
+        error::{Context, Error},
+        notifications,
+        tables::Table,
+    },
 };
 
 /// Maximum number of hostnames of an organization's projects. Each is checked repeatedly.

@@ -11,6 +11,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use gantry_base::net::tls;
 use rustls::{
     ClientConfig,
     pki_types::{CertificateDer, ServerName},
@@ -23,10 +24,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{Host, certificates};
-use crate::{
-    base::{net::tls, sealing::SealingKey},
-    data_plane::context::DataPlaneContext,
-};
+use crate::{data_plane::context::DataPlaneContext, platform::sealing::SealingKey};
 
 /// Path of HTTP-01 challenges (RFC 8555 §8.3).
 pub const CHALLENGES: &str = "/.well-known/acme-challenge/";

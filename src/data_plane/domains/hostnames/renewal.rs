@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::clock::Entropy;
 use instant_acme::{CertificateIdentifier, Error as AcmeError};
 use rustls::pki_types::Der;
 use tokio::time::timeout;
@@ -13,12 +14,11 @@ use super::{
     acme, acme::CertificateAuthority, acme_account, certificates, certificates::ValidityPeriod,
 };
 use crate::{
-    base::{
-        clock::Entropy,
+    data_plane::context::DataPlaneContext,
+    platform::{
         db::Param,
         error::{Context, Error},
     },
-    data_plane::context::DataPlaneContext,
 };
 
 /// Timeout for requesting the renewal window.

@@ -1,7 +1,9 @@
 //! DNS records that a custom hostname needs before it is certified. Pure.
 
+use gantry_base::ids::ProjectRef;
+
 use super::host::Host;
-use crate::base::{ids::ProjectRef, sealing::SealingKey};
+use crate::platform::sealing::SealingKey;
 
 /// Label of the ownership record below which the hostname follows.
 const CHALLENGE: &str = "_gantry-challenge";

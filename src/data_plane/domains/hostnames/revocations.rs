@@ -11,8 +11,8 @@ use super::{
     acme_account, certificates,
 };
 use crate::{
-    base::error::{Context, Error},
     data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Timeout of one revocation.

@@ -13,11 +13,11 @@ use super::{
     certificates, hostname_reconciler, renewal,
 };
 use crate::{
-    base::{
+    data_plane::context::DataPlaneContext,
+    platform::{
         db::Param,
         error::{Context, Error},
     },
-    data_plane::context::DataPlaneContext,
 };
 
 /// Pause after a rejected order.

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 
 pub use self::{hook::ZoneHook, update::TsigKey};
 
-use crate::base::sealing::SealingKey;
+use crate::platform::sealing::SealingKey;
 
 /// Label of DNS-01 challenges (RFC 8555 §8.4).
 const CHALLENGE: &str = "_acme-challenge";

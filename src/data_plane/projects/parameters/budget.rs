@@ -1,12 +1,10 @@
 //! The resources that settings of a server may use.
 
+use gantry_node::clusters::ResourceLimits;
 use serde_json::{Map, Value};
 
 use super::text;
-use crate::{
-    base::error::Error,
-    data_plane::{clusters::ResourceLimits, projects::InstanceSize},
-};
+use crate::{data_plane::projects::InstanceSize, platform::error::Error};
 
 /// The maximum length of a value: a number with a unit, or a word.
 const VALUE_BYTES_MAX: usize = 64;

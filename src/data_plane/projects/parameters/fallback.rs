@@ -4,12 +4,10 @@
 //! The reconciler restores them in the transaction that restores the server's settings, so the end
 //! of the process that changed them is harmless.
 
+use gantry_base::ids::ProjectId;
 use tokio_postgres::Transaction;
 
-use crate::base::{
-    error::{Context, Error},
-    ids::ProjectId,
-};
+use crate::platform::error::{Context, Error};
 
 /// Rows of all sections. Absent rows are null.
 macro_rules! sections {

@@ -2,16 +2,17 @@
 
 use super::{Budget, ServerConfiguration, announce, check, limits, with_size};
 use crate::{
-    base::{
-        db::Param,
-        error::{Context, Error},
-    },
     data_plane::{
         context::DataPlaneContext,
         projects::{InstanceSize, Status, removed},
         service_settings::{SettingValues, recorded_change},
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        db::Param,
+        error::{Context, Error},
+    },
 };
 
 /// Changes the compute size of a project. A running server is restarted with it by the reconciler;

@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
+use gantry_base::ids::{OrganizationId, ProjectId, ProjectRef};
+use gantry_node::clusters::{
+    self, ClusterError, CopyProgress, CopyReport, CopySpec, ResourceLimits,
+};
 use tokio_postgres::Row;
 
 use super::{ClusterPlan, timed};
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
-    },
     data_plane::{
         api_keys,
-        clusters::{self, ClusterError, CopyProgress, CopyReport, CopySpec, ResourceLimits},
         context::DataPlaneContext,
         metrics::Step,
         projects::{Status, idle},
     },
-    platform::access::Project,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// Maximum size of a copied cluster without a limit of disk space, in bytes.

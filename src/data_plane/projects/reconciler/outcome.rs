@@ -4,15 +4,15 @@ use chrono::TimeDelta;
 
 use super::{BACKOFF_SECS_MAX, ClusterPlan};
 use crate::{
-    base::{
-        db::Param,
-        error::{Context, Error},
-    },
     data_plane::{
         context::DataPlaneContext,
         projects::{Status, parameters::fallback},
     },
-    platform::tables::Table,
+    platform::{
+        db::Param,
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Records that a project has its desired state. A newer desired state is kept and processed next.

@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 
+use gantry_base::ids::ProjectRef;
+
 use super::mark_all_crashed;
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
     data_plane::{context::DataPlaneContext, projects::warm_pool},
+    platform::error::{Context, Error},
 };
 
 /// Deletes the contents of the trash in small batches whenever it is filled.

@@ -1,20 +1,17 @@
 //! Roles, schemas and grants of a project before it becomes healthy.
 
+use gantry_base::ids::OrganizationId;
+use gantry_node::clusters::{ClusterError, PlatformConflict, PrivilegeFinding, SuperuserSession};
 use serde_json::json;
 
 use super::ClusterPlan;
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, temporary_access},
+    platform::{
+        audit::Recorder,
         db::Param,
         error::{Context, Error},
-        ids::OrganizationId,
     },
-    data_plane::{
-        clusters::{ClusterError, PlatformConflict, PrivilegeFinding, SuperuserSession},
-        context::DataPlaneContext,
-        temporary_access,
-    },
-    platform::audit::Recorder,
 };
 
 /// Maximum number of findings that are recorded for a project.

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use gantry_base::ids::ProjectId;
 use parking_lot::Mutex;
 use tokio::sync::{
     Notify, OwnedSemaphorePermit, Semaphore,
@@ -12,7 +13,7 @@ use tokio::sync::{
 };
 
 use super::WORKERS;
-use crate::{base::ids::ProjectId, data_plane::projects::watch::Watch};
+use crate::data_plane::projects::watch::Watch;
 
 /// Wakes the reconciler and publishes changes of status.
 #[derive(Debug)]

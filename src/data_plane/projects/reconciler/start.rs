@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::{ClusterPlan, READY_TIMEOUT, Step, timed};
 use crate::{
-    base::error::{Context, Error},
     data_plane::{
         context::DataPlaneContext,
         projects::{InstanceSize, parameters},
     },
+    platform::error::{Context, Error},
 };
 
 /// The compute size of a server, and its settings by PostgreSQL's names.

@@ -1,17 +1,17 @@
 //! Upgrade of a project to another major version of PostgreSQL.
 
+use gantry_node::clusters::{ClusterSpec, UpgradeSpec, UpgradeStep};
 use tokio::sync::watch;
 
 use super::{ClusterPlan, bring_up, timed};
 use crate::{
-    base::error::{Context, Error},
     data_plane::{
         backups::settle::archive_end,
-        clusters::{ClusterSpec, UpgradeSpec, UpgradeStep},
         context::DataPlaneContext,
         metrics::Step,
         projects::upgrades::{self, ProjectUpgrade, UpgradeProgress},
     },
+    platform::error::{Context, Error},
 };
 
 /// Carries out the upgrade of a project, and starts its server. After a failure the previous

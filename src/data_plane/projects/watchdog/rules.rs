@@ -1,11 +1,10 @@
 //! Pure decisions about projects that exceed their limits.
 
-use rustix::process::Pid;
-
-use crate::data_plane::clusters::{
+use gantry_node::clusters::{
     ResourceLimits,
     resources::{disk::DiskUsage, usage::ProcessUsage},
 };
+use rustix::process::Pid;
 
 /// Disk usage at which a project becomes read-only, in percent of the hard limit. The rest is for
 /// checkpoints, and for deleting data.

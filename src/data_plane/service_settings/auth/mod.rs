@@ -12,7 +12,7 @@ use super::{
     EffectiveSettings, SettingsCatalog,
     setting::{NullEffect, ServiceSetting, TextForm, ValueType},
 };
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Largest 16-bit and 32-bit integer.
 const SMALL: i64 = 32_767;

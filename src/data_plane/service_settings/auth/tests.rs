@@ -1,12 +1,10 @@
 //! Rules of the settings of the Auth service, by example.
 
+use gantry_base::ids::ProjectRef;
 use secrecy::ExposeSecret;
 
 use super::*;
-use crate::{
-    base::ids::ProjectRef,
-    data_plane::service_settings::{ServiceSettings, setting::check_value},
-};
+use crate::data_plane::service_settings::{ServiceSettings, setting::check_value};
 
 fn reference() -> ProjectRef {
     "abcdefghijklmnopqrst".parse().unwrap()

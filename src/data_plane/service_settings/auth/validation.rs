@@ -7,7 +7,7 @@ use serde_json::Value;
 use url::{Host, Url};
 
 use super::AUTH_SETTINGS;
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// Settings of an own mail server. Other settings of emails need all of them.
 const SMTP: [&str; 5] = [

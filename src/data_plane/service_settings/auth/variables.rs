@@ -77,10 +77,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{
-        base::ids::ProjectRef,
-        data_plane::service_settings::{AUTH, ServiceSettings, auth::AUTH_SETTINGS},
-    };
+    use crate::data_plane::service_settings::{AUTH, ServiceSettings, auth::AUTH_SETTINGS};
+    use gantry_base::ids::ProjectRef;
 
     /// The variables that the program documents in its configuration.
     const DOCUMENTED: &str = include_str!("documented_variables.txt");

@@ -11,6 +11,8 @@ mod storage;
 
 use std::path::Path;
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::superuser;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
@@ -24,19 +26,14 @@ use super::{
     start::StartFailure,
     unavailable::UnavailableReason,
 };
-use crate::{
-    base::ids::ProjectRef,
-    data_plane::{
-        api_keys::issuer::{VerifierKeys, verifier_keys},
-        clusters::superuser,
-        context::DataPlaneContext,
-        projects,
-        service_proxy::upstreams::Service,
-        service_settings,
-        service_settings::{
-            AUTH, POOLER, REALTIME, STORAGE, ServiceSettings, SettingsCatalog,
-            setting::RenderedVariable,
-        },
+use crate::data_plane::{
+    api_keys::issuer::{VerifierKeys, verifier_keys},
+    context::DataPlaneContext,
+    projects,
+    service_proxy::upstreams::Service,
+    service_settings::{
+        self, AUTH, POOLER, REALTIME, STORAGE, ServiceSettings, SettingsCatalog,
+        setting::RenderedVariable,
     },
 };
 

@@ -1,16 +1,13 @@
 //! The environment of the Realtime service, and its tenant: the project, registered by the
 //! service's own API after each start, with limits that change in the running process.
 
+use gantry_base::ids::ProjectRef;
 use hyper::{Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 
 use super::{DatabaseLogin, plain, secret};
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
     data_plane::{
         api_keys::issuer::{VerifierKeys, verifier_keys},
         context::DataPlaneContext,
@@ -20,7 +17,10 @@ use crate::{
             instance::RunningInstance, probe, start::StartFailure, unavailable::UnavailableReason,
         },
     },
-    platform::access::Project,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// Length of the key that encrypts columns of those tables, in characters.

@@ -6,23 +6,21 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::{
-    base::error::Error,
     data_plane::{
         context::DataPlaneContext,
         service_proxy::upstreams::Service,
-        service_settings,
-        service_settings::ServiceSettings,
+        service_settings::{self, ServiceSettings},
         services::{
             environment::realtime,
             instance::{Instance, InstanceId},
-            pooler, replace,
-            replace::StartSettings,
+            pooler,
+            replace::{self, StartSettings},
             rest::runs_here,
             stop,
             unavailable::UnavailableReason,
         },
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{access::Project, audit::Recorder, error::Error},
 };
 
 /// Changes the settings of a service. If its program can run here, it runs with the new settings

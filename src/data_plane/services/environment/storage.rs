@@ -3,15 +3,13 @@
 
 use std::path::Path;
 
+use gantry_base::ids::ProjectRef;
 use secrecy::SecretString;
 
 use super::{DatabaseLogin, database_url, plain, secret};
-use crate::{
-    base::ids::ProjectRef,
-    data_plane::{
-        api_keys::issuer::VerifierKeys,
-        service_settings::{ServiceSettings, setting::RenderedVariable},
-    },
+use crate::data_plane::{
+    api_keys::issuer::VerifierKeys,
+    service_settings::{ServiceSettings, setting::RenderedVariable},
 };
 
 /// The prefix of the service's paths at the service proxy.

@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use super::sources::UNFINISHED;
 use crate::{
-    base::error::{Context, Error},
     data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Age of files from which they can be removed. Younger ones may be of a running deployment, or of

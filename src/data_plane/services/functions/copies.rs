@@ -8,9 +8,11 @@ use super::{
     versions::{self, NewFunctionVersion},
 };
 use crate::{
-    base::error::{Context, Error},
     data_plane::context::DataPlaneContext,
-    platform::access::Project,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// Which functions of the source are copied.

@@ -6,26 +6,21 @@
 
 use std::{io, path::Path, sync::Arc};
 
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::supervisor::{ProcessOwner, owned_socket};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::Semaphore,
     task::{JoinHandle, JoinSet},
 };
 
-use crate::{
-    base::{
-        ids::{ProjectId, ProjectRef},
-        net::owned_socket,
-        supervisor::ProcessOwner,
+use crate::data_plane::{
+    context::DataPlaneContext,
+    database_session::{
+        OWNER,
+        session_socket::{SessionLogin, serve},
     },
-    data_plane::{
-        context::DataPlaneContext,
-        database_session::{
-            OWNER,
-            session_socket::{SessionLogin, serve},
-        },
-        projects::idle,
-    },
+    projects::idle,
 };
 
 /// Concurrent sessions of one process, with those that wait for a permit among the sessions of all

@@ -1,6 +1,7 @@
 //! A deployment: files, then the row of the version.
 
 use bytes::Bytes;
+use gantry_base::ids::ProjectRef;
 use uuid::Uuid;
 
 use super::{
@@ -9,12 +10,12 @@ use super::{
     versions::{self, FunctionRecord, FunctionSlug, NewFunctionVersion},
 };
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectRef,
-    },
     data_plane::{context::DataPlaneContext, projects},
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        error::{Context, Error},
+    },
 };
 
 /// A function as uploaded.

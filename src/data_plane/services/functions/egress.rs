@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::base::ids::Malformed;
+use gantry_base::ids::Malformed;
 
 /// Ports of web servers, mail servers and databases.
 const DEFAULT: [u16; 6] = [80, 443, 465, 587, 5432, 6543];

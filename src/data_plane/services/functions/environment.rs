@@ -1,18 +1,16 @@
 //! Variables that the platform sets in the environment of all functions of a project.
 
+use gantry_base::ids::{ProjectId, ProjectRef};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
 use crate::{
-    base::{
-        error::Error,
-        ids::{ProjectId, ProjectRef},
-    },
     data_plane::{
         api_keys,
         context::DataPlaneContext,
         database_session::{DATABASE, OWNER},
     },
+    platform::error::Error,
 };
 
 /// Port in the address of the database.

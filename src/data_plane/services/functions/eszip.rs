@@ -25,7 +25,7 @@ use super::{
     relative_path::decode,
     sources::{FILES_MAX, SOURCE_BYTES_MAX, Sources},
 };
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 /// The first bytes of a compressed bundle.
 pub const MAGIC: &[u8] = b"EZBR";

@@ -7,13 +7,12 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::clock::Ticks;
+use gantry_node::supervisor::stat;
 use rustix::process::Signal;
 use tokio::time::interval;
 
-use crate::{
-    base::{clock::Ticks, supervisor::stat},
-    data_plane::context::DataPlaneContext,
-};
+use crate::data_plane::context::DataPlaneContext;
 
 /// Interval of measurements.
 const INTERVAL: Duration = Duration::from_millis(100);

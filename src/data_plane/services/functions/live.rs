@@ -8,17 +8,15 @@ use std::{
     },
 };
 
+use gantry_base::ids::ProjectId;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use uuid::Uuid;
 
 use super::versions;
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::context::DataPlaneContext,
+    platform::error::{Context, Error},
 };
 
 /// Projects with cached functions.

@@ -32,7 +32,7 @@ pub mod sources;
 mod type_imports;
 mod versions;
 
-use crate::base::error::Error;
+use crate::platform::error::Error;
 
 pub(super) use self::{
     clean::remove_unused,

@@ -10,16 +10,15 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use gantry_base::{
+    clock::{Clock, Entropy, Ticks},
+    ids::ProjectRef,
+};
 use serde::Deserialize;
 use tokio::{net::unix::pipe, sync::Notify};
 use uuid::Uuid;
 
 use crate::{
-    base::{
-        batch_queue::BatchQueue,
-        clock::{Clock, Entropy, Ticks},
-        ids::ProjectRef,
-    },
     data_plane::{
         context::DataPlaneContext,
         services::{
@@ -27,6 +26,7 @@ use crate::{
             output::{OutputReader, ReadingState},
         },
     },
+    platform::batch_queue::BatchQueue,
 };
 
 /// Rows that wait to be stored.

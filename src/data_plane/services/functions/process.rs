@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::supervisor::ProcessOwner;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 use tokio::{
@@ -29,19 +31,16 @@ use super::{
     sources::VersionFolder,
     type_imports,
 };
-use crate::{
-    base::{ids::ProjectRef, supervisor::ProcessOwner},
-    data_plane::{
-        context::DataPlaneContext,
-        services::{
-            folder::InstanceFolder,
-            instance::{FunctionVersion, InstanceId},
-            kit::InstalledKit,
-            launch::ServiceLaunchPlan,
-            scratch::ARGUMENT as SCRATCH,
-            start::StartFailure,
-            unavailable::UnavailableReason,
-        },
+use crate::data_plane::{
+    context::DataPlaneContext,
+    services::{
+        folder::InstanceFolder,
+        instance::{FunctionVersion, InstanceId},
+        kit::InstalledKit,
+        launch::ServiceLaunchPlan,
+        scratch::ARGUMENT as SCRATCH,
+        start::StartFailure,
+        unavailable::UnavailableReason,
     },
 };
 
@@ -185,7 +184,7 @@ async fn variables(
     id: &InstanceId,
     live: &LiveFunction,
     execution: Uuid,
-) -> Result<Map<String, Value>, crate::base::error::Error> {
+) -> Result<Map<String, Value>, crate::platform::error::Error> {
     let mut all = Map::new();
     for (name, value) in secrets::open(context, id.project).await? {
         all.insert(name, value.expose_secret().into());

@@ -2,6 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gantry_base::{
+    clock::Ticks,
+    ids::{ProjectId, ProjectRef},
+};
+use gantry_node::supervisor::ProcessOwner;
 use tokio::{sync::Semaphore, time::timeout};
 use uuid::Uuid;
 
@@ -14,15 +19,8 @@ use super::{
     versions::NewFunctionVersion,
 };
 use crate::{
-    base::{
-        clock::Ticks,
-        error::Error,
-        ids::{ProjectId, ProjectRef},
-        supervisor::ProcessOwner,
-    },
     data_plane::{
-        api_keys,
-        api_keys::AcceptedKeys,
+        api_keys::{self, AcceptedKeys},
         context::DataPlaneContext,
         projects::Status,
         service_proxy::upstreams::Service,
@@ -31,14 +29,13 @@ use crate::{
             folder::InstanceFolder,
             instance::{FunctionVersion, InstanceId, RunningInstance, ServiceUse},
             kit::InstalledKit,
-            start,
-            start::StartFailure,
+            start::{self, StartFailure},
             stop,
             unavailable::{Unavailable, UnavailableReason},
             wait_for_use,
         },
     },
-    platform::access::Project,
+    platform::{access::Project, error::Error},
 };
 
 /// Age at which a process takes no more requests and is replaced, in milliseconds.

@@ -2,20 +2,18 @@
 //! by which running functions are replaced.
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::ProjectId;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio_postgres::Transaction;
 
 use super::{environment::platform_variables, live::live_functions};
 use crate::{
-    base::{
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::{context::DataPlaneContext, projects},
     platform::{
         access::{Project, credential::SecretDigest},
         audit::Recorder,
+        error::{Context, Error},
         notifications,
         tables::Table,
     },

@@ -19,13 +19,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use gantry_base::ids::ProjectRef;
+use gantry_node::clusters::Home;
 use uuid::Uuid;
 
 use super::{RelativePath, type_imports::GENERATED};
-use crate::{
-    base::{error::Error, ids::ProjectRef},
-    data_plane::clusters::Home,
-};
+use crate::platform::error::Error;
 
 /// Largest number of files of a version.
 pub const FILES_MAX: usize = 20_000;

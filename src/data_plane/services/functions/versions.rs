@@ -3,19 +3,22 @@
 use std::{fmt, str::FromStr};
 
 use chrono::{DateTime, Utc};
+use gantry_base::ids::{Malformed, ProjectId};
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use super::NO_FUNCTION;
 use crate::{
-    base::{
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{
+        access::Project,
+        audit::Recorder,
         db,
         error::{Context, Error},
-        ids::{Malformed, ProjectId},
+        notifications,
+        tables::Table,
     },
-    data_plane::{context::DataPlaneContext, projects},
-    platform::{access::Project, audit::Recorder, notifications, tables::Table},
 };
 
 /// Functions of a project.

@@ -2,18 +2,16 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
+use gantry_base::ids::ProjectId;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
 use super::{CONSOLE, ROLE, USERS};
-use crate::{
-    base::ids::ProjectId,
-    data_plane::{
-        context::DataPlaneContext,
-        service_proxy::upstreams::{Service, UpstreamAddress},
-        services::instance::RunningInstance,
-    },
+use crate::data_plane::{
+    context::DataPlaneContext,
+    service_proxy::upstreams::{Service, UpstreamAddress},
+    services::instance::RunningInstance,
 };
 
 /// Longest time of a command.

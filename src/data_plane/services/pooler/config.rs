@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use gantry_base::ids::ProjectId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{ROLE, USERS};
 use crate::{
-    base::{error::Error, ids::ProjectId},
     data_plane::{
         context::DataPlaneContext,
         database_access,
@@ -18,6 +18,7 @@ use crate::{
         },
         services::folder::StartedKit,
     },
+    platform::error::Error,
 };
 
 /// Seconds until a server connection without use is closed.

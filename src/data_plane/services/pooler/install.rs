@@ -9,19 +9,17 @@ use std::{
     process::Stdio,
 };
 
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::{debian, registry::Registry};
 use sha2::{Digest, Sha256};
 use tokio::{process::Command, time::timeout};
 
-use crate::{
-    base::clock::Entropy,
-    data_plane::{
-        clusters::{debian, registry::Registry},
-        service_proxy::upstreams::Service,
-        services::{
-            install::{PROBE_TIMEOUT, blocking, commit, make_folder},
-            kit::{InstalledKit, KitError, at},
-            shelf::UNFINISHED,
-        },
+use crate::data_plane::{
+    service_proxy::upstreams::Service,
+    services::{
+        install::{PROBE_TIMEOUT, blocking, commit, make_folder},
+        kit::{InstalledKit, KitError, at},
+        shelf::UNFINISHED,
     },
 };
 

@@ -19,6 +19,8 @@ mod take_over;
 
 use std::{sync::Arc, time::Duration};
 
+use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::{clusters::ServerSocket, supervisor::ProcessOwner};
 use rustix::process::Signal;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
@@ -41,17 +43,12 @@ use super::{
     unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
-    base::{
-        error::Error,
-        ids::{ProjectId, ProjectRef},
-        supervisor::ProcessOwner,
-    },
     data_plane::{
-        clusters::ServerSocket,
         context::DataPlaneContext,
         projects,
         service_proxy::upstreams::{Service, UpstreamAddress},
     },
+    platform::error::Error,
 };
 
 /// The role of the pooler: it calls `pgbouncer.get_auth`, and is the administrator of the console.

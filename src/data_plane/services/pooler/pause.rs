@@ -3,17 +3,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gantry_base::ids::{ProjectId, ProjectRef};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{ROLE, admin, instance_id, refresh};
-use crate::{
-    base::ids::{ProjectId, ProjectRef},
-    data_plane::{
-        context::DataPlaneContext,
-        projects,
-        services::instance::{Instance, RunningInstance},
-    },
+use crate::data_plane::{
+    context::DataPlaneContext,
+    projects,
+    services::instance::{Instance, RunningInstance},
 };
 
 /// Longest time that the clients of a pooler wait for the server.

@@ -9,6 +9,8 @@ mod settings;
 
 use std::{io, sync::atomic::Ordering, time::Duration};
 
+use gantry_base::clock::Entropy;
+use gantry_node::supervisor::ProcessOwner;
 use hyper::StatusCode;
 use rustix::process::Signal;
 use secrecy::{ExposeSecret, SecretString};
@@ -28,15 +30,11 @@ use super::{
     start::StartFailure,
     unavailable::{Unavailable, UnavailableReason},
 };
-use crate::{
-    base::{clock::Entropy, supervisor::ProcessOwner},
-    data_plane::{
-        api_keys::{AcceptedKeys, TokenKey},
-        context::DataPlaneContext,
-        projects,
-        projects::sizes::ConnectionBudget,
-        service_proxy::upstreams::UpstreamAddress,
-    },
+use crate::data_plane::{
+    api_keys::{AcceptedKeys, TokenKey},
+    context::DataPlaneContext,
+    projects::{self, sizes::ConnectionBudget},
+    service_proxy::upstreams::UpstreamAddress,
 };
 
 /// The login role of PostgREST.
@@ -299,7 +297,7 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_plane::clusters::ServerSocket;
+    use gantry_node::clusters::ServerSocket;
 
     #[test]
     fn configuration_quotes_values() {

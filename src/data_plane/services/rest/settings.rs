@@ -5,21 +5,16 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+use gantry_base::ids::ProjectId;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Transaction;
 
 use super::reload::{self, ReloadFailure};
 use crate::{
-    base::{
-        db::{Db, Param},
-        error::{Context, Error},
-        ids::ProjectId,
-    },
     data_plane::{
         context::DataPlaneContext,
-        projects,
-        projects::Status,
+        projects::{self, Status},
         service_proxy::upstreams::Service,
         service_settings::{
             SettingValues, recorded_change,
@@ -29,13 +24,18 @@ use crate::{
             folder::StartedKit,
             has_kit,
             instance::{Instance, InstanceId, RunningInstance},
-            replace,
-            replace::StartSettings,
+            replace::{self, StartSettings},
             stop,
             unavailable::UnavailableReason,
         },
     },
-    platform::{access::Project, audit::Recorder, tables::Table},
+    platform::{
+        access::Project,
+        audit::Recorder,
+        db::{Db, Param},
+        error::{Context, Error},
+        tables::Table,
+    },
 };
 
 /// Longest list of schemas, in bytes.

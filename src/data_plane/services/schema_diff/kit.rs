@@ -9,19 +9,15 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use flate2::read::GzDecoder;
+use gantry_base::clock::Entropy;
+use gantry_node::clusters::registry::Registry;
 use sha2::{Digest, Sha512};
 
 use super::packages::{PACKAGES, PinnedPackage, TREE, VERSION};
-use crate::{
-    base::clock::Entropy,
-    data_plane::{
-        clusters::registry::Registry,
-        services::{
-            install::{blocking, check_digest, commit, each_file, make_folder},
-            kit::{KitError, at},
-            shelf::UNFINISHED,
-        },
-    },
+use crate::data_plane::services::{
+    install::{blocking, check_digest, commit, each_file, make_folder},
+    kit::{KitError, at},
+    shelf::UNFINISHED,
 };
 
 /// Name of the kit: of its folder, and in the command that installs it.

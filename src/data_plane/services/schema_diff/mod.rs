@@ -16,6 +16,8 @@ use std::{
     time::Duration,
 };
 
+use gantry_base::ids::ProjectRef;
+use gantry_node::supervisor::ProcessOwner;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::{
@@ -30,11 +32,6 @@ pub use self::{
 };
 use super::{find_kit, kit::KitError, launch::ServiceLaunchPlan, start};
 use crate::{
-    base::{
-        error::{Context as _, Error},
-        ids::ProjectRef,
-        supervisor::ProcessOwner,
-    },
     data_plane::{
         context::DataPlaneContext,
         database_session::{
@@ -44,6 +41,7 @@ use crate::{
         },
         service_proxy::upstreams::Service,
     },
+    platform::error::{Context as _, Error},
 };
 
 /// Number of the account among those of a project: the one after those of services.

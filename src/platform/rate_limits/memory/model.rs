@@ -2,13 +2,11 @@
 
 use std::collections::HashMap;
 
+use gantry_base::ids::{OrganizationId, ProjectId, UserId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    base::ids::{OrganizationId, ProjectId, UserId},
-    platform::rate_limits::{CounterScope, Quota, per, secs_up},
-};
+use crate::platform::rate_limits::{CounterScope, Quota, per, secs_up};
 
 /// End and count of each key's windows.
 #[derive(Default)]

@@ -127,7 +127,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
+    use gantry_base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
     #[test]
     fn name_depends_on_every_part_of_the_key() {

@@ -7,15 +7,14 @@
 
 use std::collections::BTreeMap;
 
+use gantry_base::clock::Ticks;
+
 use super::{
     name::CounterName,
     state,
     state::{State, WindowStates},
 };
-use crate::{
-    base::clock::Ticks,
-    platform::rate_limits::{LimitDecision, Quotas, WINDOWS_MAX, Window},
-};
+use crate::platform::rate_limits::{LimitDecision, Quotas, WINDOWS_MAX, Window};
 
 const SLOTS: usize = 4;
 /// Largest share of used slots, in quarters of a slot per line: 13/16. Searches visit 1.2 lines on

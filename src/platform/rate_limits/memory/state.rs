@@ -1,7 +1,8 @@
 //! The state of one open window in eight bytes, and the rule that admits or refuses.
 
+use gantry_base::clock::Ticks;
+
 use super::super::{LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, secs_up};
-use crate::base::clock::Ticks;
 
 /// Largest count of a window, 8,388,607: 23 bits. Higher limits are reduced to it.
 const USED_MAX: u32 = (1 << 23) - 1;

@@ -1,10 +1,9 @@
 //! Tests of windows, concurrency, floods and time.
 
+use gantry_base::ids::{OrganizationId, ProjectId, UserId};
+
 use super::*;
-use crate::{
-    base::ids::{OrganizationId, ProjectId, UserId},
-    platform::rate_limits::{CONTEXT, CounterScope, Quota, STANDARD, per},
-};
+use crate::platform::rate_limits::{CONTEXT, CounterScope, Quota, STANDARD, per};
 
 fn key(user: i64) -> CounterKey {
     CounterKey {

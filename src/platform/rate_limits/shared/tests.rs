@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use gantry_base::ids::UserId;
+
 use super::{
     super::{
         CounterScope, Identifier, per,
@@ -9,7 +11,6 @@ use super::{
     },
     *,
 };
-use crate::base::ids::UserId;
 
 const WINDOWS: &[Window] = &[per(3, 60)];
 const KEY: CounterKey = CounterKey {

@@ -7,6 +7,7 @@ mod versions;
 use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
+use gantry_base::ids::ProjectRef;
 use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -16,12 +17,12 @@ use self::fields::{SettingField, SubmittedSettings};
 pub(in crate::web) use self::versions::VERSIONS;
 use super::ProjectResponse;
 use crate::{
-    base::{error::Error, ids::ProjectRef},
     data_plane::project_settings::{
         ChangeEffect, Drift, PlannedChange, Section, SettingsPlan, SettingsVersion,
     },
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{

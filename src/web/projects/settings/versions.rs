@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::fields;
 use crate::{
-    base::error::Error,
     data_plane::project_settings::{PlannedChange, SettingsVersion},
     platform::{
         access::Access,
+        error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{

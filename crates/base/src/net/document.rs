@@ -1,0 +1,111 @@
+//! Documents at URLs that customers choose: over HTTPS, from public addresses, within bounds of
+//! time and size. Redirects are not followed.
+
+use std::{borrow::Cow, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::{Method, Request, header};
+use tokio::time::timeout;
+use url::{Host, Url};
+
+use crate::net::outbound::{self, OutboundPolicy};
+
+/// Longest URL, in bytes.
+const URL_BYTES_MAX: usize = 2048;
+/// Timeout of a request with its response.
+const TIMEOUT: Duration = Duration::from_secs(8);
+
+/// The reason why a document cannot be read, in a form for clients.
+pub type DocumentProblem = Cow<'static, str>;
+
+/// Parses a URL that clients may choose: HTTPS, or HTTP to a loopback address, which the policy
+/// then has to permit.
+pub fn parse_url(policy: &OutboundPolicy, text: &str) -> Result<Url, DocumentProblem> {
+    let url = Url::parse(text).map_err(|_| "Invalid URL")?;
+    let is_loopback = match url.host() {
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        _ => false,
+    };
+    let is_secure = url.scheme() == "https" || url.scheme() == "http" && is_loopback;
+    let is_plain = url.username().is_empty() && url.password().is_none();
+    if text.len() > URL_BYTES_MAX || !is_secure || !is_plain || url.fragment().is_some() {
+        return Err("must be an https URL without user, password and fragment".into());
+    }
+    policy
+        .check_literal(&url)
+        .map_err(|refused| refused.to_string())?;
+    Ok(url)
+}
+
+/// Reads a document of at most `bytes_max` bytes.
+pub async fn get(
+    policy: &OutboundPolicy,
+    url: &Url,
+    accept: &'static str,
+    bytes_max: usize,
+) -> Result<Bytes, DocumentProblem> {
+    let request = Request::builder()
+        .method(Method::GET)
+        .uri(url.as_str())
+        .header(header::ACCEPT, accept)
+        .header(
+            header::USER_AGENT,
+            concat!("gantry/", env!("CARGO_PKG_VERSION")),
+        )
+        .body(Full::<Bytes>::default())
+        .map_err(|_| "the URL cannot be requested")?;
+    let exchange = async {
+        let client = policy.client(false);
+        let response = client.request(request).await;
+        let response = response.map_err(|error| match outbound::refusal(&error) {
+            Some(refused) => Cow::from(refused.to_string()),
+            None => "the server cannot be reached".into(),
+        })?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(format!("the server answered {status}; redirects are not followed").into());
+        }
+        let body = Limited::new(response.into_body(), bytes_max)
+            .collect()
+            .await;
+        match body {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(format!("the response is over {} KiB", bytes_max / 1024).into())
+            }
+            Err(_) => Err("the response ends early".into()),
+        }
+    };
+    timeout(TIMEOUT, exchange)
+        .await
+        .unwrap_or_else(|_| Err("the server did not answer in time".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_other_schemes_and_private_addresses_are_rejected() {
+        let strict = OutboundPolicy::default();
+        let lenient = OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]);
+        assert!(parse_url(&strict, "https://issuer.example.com/a").is_ok());
+        assert!(parse_url(&lenient, "http://127.0.0.1:1/a").is_ok());
+        for text in [
+            "http://127.0.0.1:1/a",
+            "https://127.0.0.1/a",
+            "https://169.254.169.254/latest",
+            "https://[::1]/",
+            "http://issuer.example.com",
+            "https://user:secret@issuer.example.com",
+            "https://issuer.example.com/#a",
+            "file:///etc/passwd",
+            "issuer.example.com",
+            &format!("https://issuer.example.com/{}", "a".repeat(2048)),
+        ] {
+            assert!(parse_url(&strict, text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! The domain error and its table of codes. `http::respond` turns it into a response.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+
+use deadpool_postgres::{PoolError, TimeoutType};
+
+use crate::platform::db::{self, QueryError};
+
+/// `Retry-After` while the control database is away or busy.
+const DATABASE_RETRY: Duration = Duration::from_secs(1);
+
+/// An error of an operation.
+#[derive(Debug)]
+pub enum Error {
+    /// The request has no usable credential.
+    Unauthenticated(CredentialProblem),
+    /// The caller may see the subject, but must not perform the operation.
+    Forbidden(Denial),
+    /// The subject does not exist, or the caller must not see it.
+    NotFound,
+    /// A part of the subject does not exist: status 404. The text is that of the contract.
+    Missing(&'static str),
+    /// No operation has this method and path.
+    UnknownRoute {
+        /// Method as sent.
+        method: String,
+        /// Path as sent, without the query.
+        path: String,
+    },
+    /// A part of the request is invalid.
+    Invalid {
+        /// Name of the field, parameter or header, as the client spells it.
+        field: Cow<'static, str>,
+        /// Description of the problem.
+        problem: Cow<'static, str>,
+    },
+    /// The request is valid, but the state of the subject forbids it. The text is that of the
+    /// contract.
+    Rejected(Cow<'static, str>),
+    /// The request does not fit the kind of the subject: status 422. The text is that of the
+    /// contract.
+    Unprocessable(Cow<'static, str>),
+    /// The customer's SQL failed. The text is that of `behaviour.md` §8.
+    Sql(String),
+    /// Something with the same identity but different content exists.
+    Conflict(Cow<'static, str>),
+    /// The project has a custom hostname already.
+    HostnameConfigured,
+    /// Settings of emails that need an own mail server.
+    SmtpRequired {
+        /// Names of the settings in the request.
+        asked: String,
+        /// Names of the missing settings of the mail server.
+        missing: String,
+    },
+    /// A rate limit is exhausted.
+    LimitReached,
+    /// Other requests for the same resource are still running.
+    Busy {
+        /// `Retry-After` of the response.
+        retry: Duration,
+    },
+    /// The caller named too many projects and organizations that do not belong to it.
+    TooManyLookUps,
+    /// The operation does not read bodies in this format.
+    UnsupportedMediaType {
+        /// The media type that it reads.
+        expected: &'static str,
+    },
+    /// The body exceeds the bound of the operation.
+    TooLarge {
+        /// The bound, in bytes.
+        bytes_max: usize,
+    },
+    /// The project's database did not respond in time.
+    DatabaseUnreachable,
+    /// The project's database rejects the login of the platform's roles, because its owner changed
+    /// them or closed the database. Contains the error of the server.
+    DatabaseRefuses(String),
+    /// The operation exceeded its time limit.
+    TimedOut(Duration),
+    /// A resource of the service is temporarily unavailable.
+    Unavailable {
+        /// Description of the resource.
+        what: Cow<'static, str>,
+        /// `Retry-After` of the response.
+        retry: Duration,
+    },
+    /// The operation needs an option that the operator did not set. The text names it.
+    Unconfigured(&'static str),
+    /// The operation is published in the contract, but not implemented. The text names it and an
+    /// alternative.
+    NotBuilt(String),
+    /// An error of the OAuth protocol.
+    OAuth(OAuthError),
+    /// An internal error. The cause is logged once and never sent.
+    Internal(Report),
+}
+
+/// An error that the OAuth specifications have a code for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OAuthError {
+    /// The `error` code of the specifications.
+    pub error: &'static str,
+    /// One sentence for `error_description`. It never repeats input.
+    pub description: Cow<'static, str>,
+    /// Whether the request names no known application: the contract answers this with status 422.
+    pub unprocessable: bool,
+}
+
+/// Returns an error of the OAuth protocol.
+pub fn oauth_error(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
+    Error::OAuth(OAuthError {
+        error,
+        description: description.into(),
+        unprocessable: false,
+    })
+}
+
+/// Returns the error of a request that names no known application.
+pub fn unknown_client(description: &'static str) -> Error {
+    Error::OAuth(OAuthError {
+        error: "invalid_request",
+        description: description.into(),
+        unprocessable: true,
+    })
+}
+
+/// Reason why a credential is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CredentialProblem {
+    /// The request has no `Authorization: Bearer` header.
+    Missing,
+    /// The token is not well-formed.
+    Malformed,
+    /// The token is a JSON web token, which this API does not accept.
+    Jwt,
+    /// The token is well-formed, but unknown, expired or revoked.
+    Unknown,
+}
+
+/// Reason why an authenticated caller is rejected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denial {
+    /// The member's role does not include the required permissions.
+    Role,
+    /// The scoped token lacks these permissions.
+    Permissions(Vec<&'static str>),
+    /// The operation is about the user, and the token is limited to projects or organizations.
+    UserScopeOnly,
+    /// The operation creates tokens or shows their rights, and the token is scoped.
+    UnscopedOnly,
+    /// The OAuth application was not given this scope.
+    Scope(&'static str),
+    /// The operation rejects OAuth applications.
+    NotByApplications,
+    /// The request arrived over plain HTTP.
+    InsecureTransport,
+    /// The CSRF token of the form is missing, belongs to another session, or is outdated.
+    ForeignForm,
+}
+
+/// An internal error with the action that failed. Only for the log.
+#[derive(Debug)]
+pub struct Report {
+    doing: &'static str,
+    cause: Box<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.doing, self.cause)?;
+        let mut source = self.cause.source();
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
+/// Converts errors to [`Error::Internal`] with a description of the action.
+pub trait Context<T> {
+    /// `doing` completes "failed while …".
+    fn context(self, doing: &'static str) -> Result<T, Error>;
+}
+
+impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
+    fn context(self, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|cause| Error::internal(doing, cause))
+    }
+}
+
+/// Stable code of an error: metric label, and row of `docs/reference/errors.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ErrorCode {
+    /// Snake-case name. Responses of v2 have it as `error.code`.
+    pub name: &'static str,
+    /// HTTP status.
+    pub status: u16,
+    /// Description of the situation.
+    pub when: &'static str,
+    /// Advice for the user.
+    pub remedy: &'static str,
+}
+
+macro_rules! codes {
+    ($($ident:ident = $name:literal, $status:literal, $when:literal, $remedy:literal;)*) => {
+        $(const $ident: ErrorCode = ErrorCode { name: $name, status: $status, when: $when, remedy: $remedy };)*
+        /// All codes, in the order of `docs/reference/errors.md`.
+        pub const CODES: &[ErrorCode] = &[$($ident),*];
+    };
+}
+
+codes! {
+    VALIDATION_FAILED = "validation_failed", 400, "A field, parameter or header is not what the operation accepts.", "Correct the field the message names.";
+    BAD_REQUEST = "bad_request", 400, "The subject's state forbids the operation.", "Read the message; wait or change the state first.";
+    SQL_FAILED = "sql_failed", 400, "PostgreSQL refused the statement.", "Read SQLSTATE, detail and line in the message; nothing was applied.";
+    OAUTH_REFUSED = "oauth_refused", 400, "A request of the OAuth protocol cannot be answered; `error` names the reason as its specifications do.", "Read `error_description`; ask the user again if it is `invalid_grant`.";
+    UNAUTHORIZED = "unauthorized", 401, "No token, or one that is malformed, unknown, expired or revoked.", "Send `Authorization: Bearer <token>` with a live token.";
+    INVALID_CLIENT = "invalid_client", 401, "An application did not prove which it is.", "Send the client id with a live secret, by HTTP Basic or in the body.";
+    SMTP_REQUIRED = "smtp_required", 401, "A setting of emails needs an own mail server.", "Set the fields that the message names in the same request.";
+    FORBIDDEN = "forbidden", 403, "The role, or the token's permissions, do not include what the operation needs.", "Ask an owner for the role, or use a token with the permissions named.";
+    INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
+    NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
+    CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
+    REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body's `Content-Type` is not one that the operation reads.", "Send `Content-Type: application/json`, in UTF-8.";
+    UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
+    UNPROCESSABLE = "unprocessable", 422, "The operation does not apply to this kind of subject.", "Read the message.";
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
+    INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
+    NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "Use what the message names instead, if it does; `GET /v1/compatibility` lists what is built. `Retry-After` is a day, so that clients do not retry.";
+    NOT_CONFIGURED = "not_configured", 503, "The operation needs an option that the operator of the server did not set.", "Tell the operator; the message names the option.";
+    UNAVAILABLE = "unavailable", 503, "The server is short of something for now.", "Wait the seconds of `Retry-After`.";
+    REQUEST_TIMEOUT = "request_timeout", 504, "The operation took longer than its bound.", "Try again, or ask for less.";
+    HOSTNAME_CONFIGURED = "hostname_configured", 544, "A project that has a custom hostname asked for another.", "Delete the first one.";
+    DATABASE_UNREACHABLE = "database_unreachable", 544, "The project's database did not answer.", "Look at the project's health; start it if it is paused.";
+}
+
+/// The message links to the access-control guide, because clients show it unchanged.
+const ROLE_MESSAGE: &str = "Your account does not have the necessary privileges to access this endpoint. For more details, refer to our documentation https://supabase.com/docs/guides/platform/access-control";
+
+impl Error {
+    /// Returns the error of an invalid or missing field: 400 `<field>: <problem>`.
+    pub fn invalid(
+        field: impl Into<Cow<'static, str>>,
+        problem: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// Returns an internal error; `doing` completes "failed while …".
+    ///
+    /// A lost connection to the database becomes [`Error::Unavailable`] instead.
+    pub fn internal(
+        doing: &'static str,
+        cause: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        let cause = cause.into();
+        if matches!(cause.downcast_ref(), Some(QueryError::Away)) {
+            return Self::control_database_away();
+        }
+        if cause.downcast_ref().is_some_and(db::is_lost) {
+            tracing::debug!(%cause, doing, "connection lost");
+            return Self::Unavailable {
+                what: "The connection to the database was lost".into(),
+                retry: DATABASE_RETRY,
+            };
+        }
+        Self::Internal(Report { doing, cause })
+    }
+
+    /// Returns the error of an unreachable control database.
+    pub fn control_database_away() -> Self {
+        Self::Unavailable {
+            what: "The control database does not answer".into(),
+            retry: DATABASE_RETRY,
+        }
+    }
+
+    /// Returns the code of the error.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Invalid { .. } => VALIDATION_FAILED,
+            Self::Rejected(_) => BAD_REQUEST,
+            Self::Unprocessable(_) => UNPROCESSABLE,
+            Self::Sql(_) => SQL_FAILED,
+            Self::Unauthenticated(_) => UNAUTHORIZED,
+            Self::Forbidden(Denial::InsecureTransport) => INSECURE_TRANSPORT,
+            Self::Forbidden(_) => FORBIDDEN,
+            Self::NotFound | Self::Missing(_) | Self::UnknownRoute { .. } => NOT_FOUND,
+            Self::Conflict(_) => CONFLICT,
+            Self::TooLarge { .. } => REQUEST_TOO_LARGE,
+            Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
+            Self::LimitReached | Self::Busy { .. } | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
+            Self::OAuth(fault) => match fault.error {
+                "invalid_client" => INVALID_CLIENT,
+                _ if fault.unprocessable => UNKNOWN_CLIENT,
+                _ => OAUTH_REFUSED,
+            },
+            Self::Internal(_) => INTERNAL_SERVER_ERROR,
+            Self::Unconfigured(_) => NOT_CONFIGURED,
+            Self::NotBuilt(_) => NOT_IMPLEMENTED,
+            Self::Unavailable { .. } => UNAVAILABLE,
+            Self::TimedOut(_) => REQUEST_TIMEOUT,
+            Self::DatabaseUnreachable | Self::DatabaseRefuses(_) => DATABASE_UNREACHABLE,
+            Self::HostnameConfigured => HOSTNAME_CONFIGURED,
+            Self::SmtpRequired { .. } => SMTP_REQUIRED,
+        }
+    }
+
+    /// Returns the message for the caller. It never contains a cause or a secret.
+    pub fn message(&self) -> Cow<'static, str> {
+        match self {
+            Self::Unauthenticated(CredentialProblem::Missing | CredentialProblem::Unknown) => "Unauthorized".into(),
+            Self::Unauthenticated(CredentialProblem::Malformed) => "JWT could not be decoded".into(),
+            Self::Unauthenticated(CredentialProblem::Jwt) => "JWT failed verification".into(),
+            Self::Forbidden(Denial::Role) => ROLE_MESSAGE.into(),
+            Self::Forbidden(Denial::Permissions(missing)) => {
+                format!("Missing required permission(s): {}", missing.join(", ")).into()
+            }
+            Self::Forbidden(Denial::UserScopeOnly) => "This endpoint requires a user-scoped access token".into(),
+            Self::Forbidden(Denial::UnscopedOnly) => "This endpoint does not accept scoped access tokens".into(),
+            Self::Forbidden(Denial::Scope(scope)) => format!("Missing required OAuth scope: {scope}").into(),
+            Self::Forbidden(Denial::NotByApplications) => "This endpoint does not accept OAuth access tokens".into(),
+            Self::Forbidden(Denial::InsecureTransport) => {
+                "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.".into()
+            }
+            Self::Forbidden(Denial::ForeignForm) => "This form is out of date. Load the page again, and send it from there.".into(),
+            Self::NotFound => "Not Found".into(),
+            Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
+            Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
+            Self::Rejected(text) | Self::Conflict(text) | Self::Unprocessable(text) => text.clone(),
+            Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
+            Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
+            Self::Busy { .. } => {
+                "ThrottlerException: Too Many Requests: other requests of this kind are still running. Wait the seconds of Retry-After.".into()
+            }
+            Self::TooManyLookUps => {
+                "ThrottlerException: Too Many Requests: too many names were asked for that are not yours. Wait the seconds of Retry-After, and correct the names.".into()
+            }
+            Self::UnsupportedMediaType { expected } => format!("Unsupported Media Type: send the body as {expected}").into(),
+            Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
+            Self::SmtpRequired { asked, missing } => {
+                format!("Custom SMTP required to configure {asked}. Missing {missing} fields.").into()
+            }
+            Self::HostnameConfigured => "Delete the custom hostname associated with your project before attempting to create a new one.".into(),
+            Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
+            Self::DatabaseRefuses(words) => {
+                format!("The project's database refuses the platform's own login: {words}. The platform repairs its roles; try again shortly").into()
+            }
+            Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
+            Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
+            Self::Missing(text) | Self::Unconfigured(text) => (*text).into(),
+            Self::NotBuilt(text) => text.clone().into(),
+            Self::OAuth(fault) => fault.description.clone(),
+            Self::Internal(_) => "Internal Server Error".into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Internal(report) => report.fmt(f),
+            other => f.write_str(&other.message()),
+        }
+    }
+}
+
+impl StdError for Error {}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Timeout(TimeoutType::Wait) => Self::Unavailable {
+                what: "The control database is busy".into(),
+                retry: DATABASE_RETRY,
+            },
+            PoolError::Timeout(_) => Self::control_database_away(),
+            PoolError::Backend(cause) if db::is_lost(&cause) => Self::control_database_away(),
+            other => Self::internal("connecting to the control database", other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn internal_error_message_hides_the_cause() {
+        let failed: Result<(), _> =
+            Err(std::io::Error::other("/secret/path")).context("reading the template");
+        let error = failed.unwrap_err();
+        assert_eq!(error.message(), "Internal Server Error");
+        assert_eq!(error.to_string(), "reading the template: /secret/path");
+    }
+
+    #[test]
+    fn unreachable_database_is_unavailable() {
+        let failed: Result<(), _> = Err(QueryError::Away).context("reading a row");
+        let error = failed.unwrap_err();
+        assert_eq!(
+            (error.code().status, error.message().as_ref()),
+            (
+                503,
+                "The control database does not answer; try again shortly"
+            )
+        );
+    }
+
+    #[test]
+    fn code_names_are_unique() {
+        let names: std::collections::HashSet<_> = CODES.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), CODES.len());
+    }
+}
