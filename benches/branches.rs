@@ -28,9 +28,12 @@ use std::{
 };
 
 use gantry_base::{clock::Entropy, ids::ProjectRef};
-use gantry_node::clusters::{
-    Account, ClusterSpec, CopyPriority, CopyProgress, CopySpec, Engine, Home, Launcher,
-    LocalDriver, server::Host,
+use gantry_node::{
+    clusters::{
+        ClusterSpec, CopyPriority, CopyProgress, CopySpec, Home, LocalDriver, server::Host,
+    },
+    engines::Engine,
+    supervisor::{Account, Launcher},
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -33,7 +33,11 @@ use gantry::{
     },
 };
 use gantry_base::clock::{Clock, Entropy};
-use gantry_node::clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host};
+use gantry_node::{
+    clusters::{Control, Home, LocalDriver, server::Host},
+    engines::Engine,
+    supervisor::{Account, Launcher},
+};
 use http_body_util::BodyExt;
 use processes::{
     available, kill_under, own_processor_time, processes_under, processor_time, proportional,

@@ -38,8 +38,10 @@ use gantry_base::{
     clock::{Clock, Entropy},
     ids::ProjectRef,
 };
-use gantry_node::clusters::{
-    Account, Control, Engine, Home, Launcher, LocalDriver, OWNER_LOGIN, server::Host,
+use gantry_node::{
+    clusters::{Control, Home, LocalDriver, OWNER_LOGIN, server::Host},
+    engines::Engine,
+    supervisor::{Account, Launcher},
 };
 use serde_json::{Value, json};
 use tokio::{

@@ -18,9 +18,13 @@ use std::{
 };
 
 use gantry_base::{clock::Entropy, ids::ProjectRef};
-use gantry_node::clusters::{
-    Account, ClusterSpec, ControlGroups, CopyPriority, Engine, Home, Launcher, LocalDriver,
-    ResourceLimits, Resources, server::Host,
+use gantry_node::{
+    clusters::{
+        ClusterSpec, ControlGroups, CopyPriority, Home, LocalDriver, ResourceLimits, Resources,
+        server::Host,
+    },
+    engines::Engine,
+    supervisor::{Account, Launcher},
 };
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};

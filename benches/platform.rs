@@ -24,9 +24,12 @@ use std::{
 };
 
 use gantry_base::{clock::Entropy, ids::ProjectRef};
-use gantry_node::clusters::{
-    Account, ClusterSpec, CopyPriority, Engine, Home, Host, Installed, Launcher, LayoutOptions,
-    LocalDriver, OldVersions, superuser, template::SUPERUSER,
+use gantry_node::{
+    clusters::{
+        ClusterSpec, CopyPriority, Home, Host, LocalDriver, superuser, template::SUPERUSER,
+    },
+    engines::{Engine, Installed, LayoutOptions, OldVersions},
+    supervisor::{Account, Launcher},
 };
 use tokio_postgres::{Config, NoTls};
 

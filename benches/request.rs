@@ -35,7 +35,11 @@ use gantry_base::{
     clock::{Clock, Entropy},
     ids::UserId,
 };
-use gantry_node::clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host};
+use gantry_node::{
+    clusters::{Control, Home, LocalDriver, server::Host},
+    engines::Engine,
+    supervisor::{Account, Launcher},
+};
 use http_body_util::Full;
 use hyper::{Response, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;

@@ -20,7 +20,7 @@ use std::{
 };
 
 use dev::{Dev, Outcome, PASSWORD, free_port};
-use gantry_node::clusters::{Account, Engine};
+use gantry_node::{engines::Engine, supervisor::Account};
 use tokio_postgres::{Client, NoTls};
 
 const ROUNDS: usize = 5;

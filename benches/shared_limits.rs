@@ -35,7 +35,11 @@ use gantry_base::{
     clock::{Clock, Entropy},
     ids::UserId,
 };
-use gantry_node::clusters::{Account, Control, Engine, Home, Launcher, server::Host};
+use gantry_node::{
+    clusters::{Control, Home, server::Host},
+    engines::Engine,
+    supervisor::{Account, Launcher},
+};
 use tokio::{net::UnixStream, task::JoinSet};
 use tokio_postgres::{Client, NoTls, Statement, types::ToSql};
 

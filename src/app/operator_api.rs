@@ -26,7 +26,7 @@ use std::{
 };
 
 use gantry_base::{ids::ProjectRef, net::accept::Listener};
-use gantry_node::clusters::Account;
+use gantry_node::{kits::Service, supervisor::Account};
 use hyper::{Method, Request, StatusCode, body::Incoming};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,10 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    data_plane::service_proxy::{
-        key_checks, overrides,
-        upstreams::{Service, ServiceUpstream},
-    },
+    data_plane::service_proxy::{key_checks, overrides, upstreams::ServiceUpstream},
     platform::{
         audit::Recorder,
         error::Error,

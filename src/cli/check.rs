@@ -3,8 +3,10 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
-use gantry_node::clusters::{
-    Account, Control, Engine, Home, extensions, namespaces_available, sandbox_available,
+use gantry_node::{
+    clusters::{Control, Home},
+    engines::{Engine, extensions},
+    supervisor::{Account, namespaces_available, sandbox_available},
 };
 use secrecy::ExposeSecret;
 use serde::Serialize;

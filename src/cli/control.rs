@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{
-    Account, ClusterError, Control, Home, Installed, Launcher, LayoutOptions, Location,
-    server::Host,
+use gantry_node::{
+    clusters::{Control, Home, Location, server::Host},
+    engines::{Installed, LayoutOptions},
+    error::ClusterError,
+    supervisor::{Account, Launcher},
 };
 use secrecy::ExposeSecret;
 

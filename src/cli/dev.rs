@@ -8,7 +8,11 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use gantry_base::ids::UserId;
-use gantry_node::clusters::{Engine, Home, engines::DEFAULT_MAJOR, extensions, install::Release};
+use gantry_node::{
+    clusters::Home,
+    engines::{Engine, catalog::DEFAULT_MAJOR, extensions, install::Release},
+    kits::{Service, shelf::KitShelf},
+};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
@@ -24,10 +28,7 @@ use crate::{
         serve::{self, ClusterShutdown, DatabaseEndpoints, Running},
         service::{self, InstallableProgram},
     },
-    data_plane::{
-        service_proxy::upstreams::Service,
-        services::{has_kit, shelf::KitShelf},
-    },
+    data_plane::services::has_kit,
     platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 

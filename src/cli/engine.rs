@@ -8,12 +8,16 @@ use std::{
 
 use clap::{Args, Subcommand};
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{
-    self, ClusterError, Engines, Home, Installed, OldVersions, archive, debian,
-    install::{self, Release},
-    registry::{NpmConfig, Registry},
-    tools,
-    wheel::{self, ExtensionFiles},
+use gantry_node::{
+    clusters::Home,
+    engines::{
+        Engine, Engines, Installed, OldVersions, archive, debian,
+        install::{self, Release},
+        registry::{NpmConfig, Registry},
+        tools,
+        wheel::{self, ExtensionFiles},
+    },
+    error::ClusterError,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -181,7 +185,7 @@ pub(super) async fn install(
     home: &Path,
     name: EngineName,
     release: Release,
-) -> anyhow::Result<clusters::Engine> {
+) -> anyhow::Result<Engine> {
     install_into(&Home::engines_of(home), name, release).await
 }
 
@@ -191,7 +195,7 @@ pub(super) async fn install_into(
     engines: &Path,
     name: EngineName,
     release: Release,
-) -> anyhow::Result<clusters::Engine> {
+) -> anyhow::Result<Engine> {
     let registry = registry()?;
     let entropy = Entropy::system();
     if name.source == EngineSource::Debian {

@@ -8,10 +8,13 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use gantry_node::clusters::{
-    Engine, ExtensionPolicy, ExtensionRule, Home, Installed, LayoutOptions,
-    bundled::{self, BundledExtension},
-    debian, extensions, wheel,
+use gantry_node::{
+    clusters::Home,
+    engines::{
+        Engine, ExtensionPolicy, ExtensionRule, Installed, LayoutOptions,
+        bundled::{self, BundledExtension},
+        debian, extensions, wheel,
+    },
 };
 use serde::Serialize;
 use serde_json::json;
@@ -51,7 +54,7 @@ pub(super) enum ExtensionCommand {
         /// Name of the extension.
         name: String,
         /// Major version of PostgreSQL for which the files were built.
-        #[arg(long, default_value_t = gantry_node::clusters::engines::DEFAULT_MAJOR)]
+        #[arg(long, default_value_t = gantry_node::engines::catalog::DEFAULT_MAJOR)]
         engine: u16,
         /// Folder with the control file, the SQL scripts and the library.
         #[arg(long, value_name = "DIR")]

@@ -5,7 +5,11 @@ use std::{env, fmt::Write as _};
 use anyhow::Context;
 use clap::Args;
 use gantry_base::{clock::Entropy, ids::ProjectRef};
-use gantry_node::clusters::{Account, Engine, Home, Installed, LayoutOptions};
+use gantry_node::{
+    clusters::Home,
+    engines::{Engine, Installed, LayoutOptions},
+    supervisor::Account,
+};
 use secrecy::SecretString;
 use tokio_postgres::config::Host;
 use url::Url;

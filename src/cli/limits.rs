@@ -5,7 +5,7 @@ use gantry_base::{
     clock::{Clock, Entropy},
     ids::OrgSlug,
 };
-use gantry_node::clusters::Account;
+use gantry_node::supervisor::Account;
 use serde_json::json;
 use uuid::Uuid;
 

@@ -36,11 +36,14 @@ mod with_postgres;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use gantry_node::clusters::{self, LaunchPlan, UpgradeLaunchPlan};
+use gantry_node::{
+    clusters::{self, LaunchPlan, UpgradeLaunchPlan},
+    services::launch::ServiceLaunchPlan,
+};
 
 use crate::{
     app::config::Config,
-    data_plane::services::{self, ServiceLaunchPlan},
+    data_plane::services::{self},
 };
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.

@@ -5,7 +5,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use clap::Subcommand;
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{Account, Home, Likeness, Location};
+use gantry_node::{
+    clusters::{Home, Likeness, Location},
+    supervisor::Account,
+};
 use serde_json::json;
 use uuid::Uuid;
 

@@ -8,7 +8,11 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use gantry_base::clock::Clock;
-use gantry_node::clusters::{Account, Engine, Home, Installed, Location};
+use gantry_node::{
+    clusters::{Home, Location},
+    engines::{Engine, Installed},
+    supervisor::Account,
+};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use uuid::Uuid;

@@ -4,22 +4,21 @@ use std::{fmt, path::Path, str::FromStr};
 
 use clap::{Args, Subcommand};
 use gantry_base::{clock::Entropy, ids::Malformed};
-use gantry_node::clusters::Home;
+use gantry_node::{
+    clusters::Home,
+    kits::{
+        Service, install,
+        kit::{InstalledKit, KitError},
+        shelf::KitShelf,
+    },
+};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
     app::config::ControlOptions,
     cli::{engine, output::Output},
-    data_plane::{
-        service_proxy::upstreams::Service,
-        services::{
-            install,
-            kit::{InstalledKit, KitError},
-            schema_diff::{self, SchemaDiffKit},
-            shelf::KitShelf,
-        },
-    },
+    data_plane::services::schema_diff::{self, SchemaDiffKit},
 };
 
 #[derive(Debug, Args)]

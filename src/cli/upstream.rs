@@ -2,6 +2,7 @@
 
 use clap::Subcommand;
 use gantry_base::{clock::Clock, ids::ProjectRef};
+use gantry_node::kits::Service;
 use serde_json::json;
 
 use crate::{
@@ -10,10 +11,7 @@ use crate::{
         control::OpenControl,
         limits::operator,
     },
-    data_plane::service_proxy::{
-        overrides,
-        upstreams::{Service, ServiceUpstream},
-    },
+    data_plane::service_proxy::{overrides, upstreams::ServiceUpstream},
     platform::error::Error,
 };
 

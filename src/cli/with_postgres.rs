@@ -10,9 +10,13 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{
-    Account, Control, Engine, Engines, Home, Installed, Launcher, LayoutOptions, LocalDriver,
-    OldVersions, engines::DEFAULT_MAJOR, install::Release, server::Host,
+use gantry_node::{
+    clusters::{Control, Home, LocalDriver, server::Host},
+    engines::{
+        Engine, Engines, Installed, LayoutOptions, OldVersions, catalog::DEFAULT_MAJOR,
+        install::Release,
+    },
+    supervisor::{Account, Launcher},
 };
 use tokio::process::Command;
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use gantry_node::kits::Service;
 use metrics::{Counter, Gauge, Histogram};
 
-use super::{postgres_proxy, service_proxy, service_proxy::upstreams::Service};
+use super::{postgres_proxy, service_proxy};
 use crate::platform::telemetry::{CLASSES, Metrics};
 
 /// Metrics of the data plane. Handles are created once.

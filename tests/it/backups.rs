@@ -24,11 +24,10 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
     client::Answer,
-    machine::{Machine, PATIENCE},
+    machine::{Machine, PATIENCE, SuperuserClients as _},
     settings,
 };
 

@@ -24,17 +24,19 @@ use std::{
 };
 
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{
-    Account, ClusterError, Control, CopyPriority, Engine, Engines, Home, Host, Launcher,
-    LocalDriver, ObservedState, sandbox_available,
+use gantry_node::{
+    clusters::{Control, CopyPriority, Home, Host, LocalDriver, ObservedState},
+    engines::{Engine, Engines},
+    error::ClusterError,
+    supervisor::{Account, Launcher, sandbox_available},
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{
-    Machine, PATIENCE, cluster, engines, first_uid, host, is_root, kill, processes_under,
+    Machine, PATIENCE, SuperuserClients as _, cluster, engines, first_uid, host, is_root, kill,
+    processes_under,
 };
 
 async fn text(client: &Client, query: &str) -> String {

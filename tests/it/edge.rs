@@ -24,11 +24,12 @@ use gantry::{
     app::Settings,
     data_plane::service_proxy::{
         self, ServiceProxyListeners, WildcardCertificate,
-        upstreams::{Service, ServiceUpstream, Upstreams},
+        upstreams::{ServiceUpstream, Upstreams},
     },
     platform::{http::Transport, tables::Table},
 };
 use gantry_base::ids::ProjectRef;
+use gantry_node::kits::Service;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;

@@ -8,18 +8,20 @@ use gantry::{
     platform::http::Transport,
 };
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{
-    CopyPriority, Engines,
-    install::{self, Release},
-    registry::{NpmConfig, Registry},
+use gantry_node::{
+    clusters::CopyPriority,
+    engines::{
+        Engines,
+        install::{self, Release},
+        registry::{NpmConfig, Registry},
+    },
 };
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
-    machine::{Machine, cluster, engines},
+    machine::{Machine, SuperuserClients as _, cluster, engines},
     settings,
 };
 

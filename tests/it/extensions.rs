@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use futures_util::{StreamExt, stream};
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{
+use gantry_node::engines::{
     Engine, Engines, ExtensionPolicy, Installed, LayoutOptions, OldVersions, archive, debian,
     extensions,
     registry::{NpmConfig, Registry},
@@ -16,8 +16,7 @@ use tokio::{
 };
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{Machine, PATIENCE, engines, place};
+use crate::support::machine::{Machine, PATIENCE, SuperuserClients as _, engines, place};
 
 /// One use of each extension: a query with one row and the column `true`.
 const USES: &[(&str, &str)] = &[

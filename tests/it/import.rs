@@ -2,14 +2,13 @@
 
 use gantry::data_plane::import::{Import, ImportError, ImportReport, SourceDatabase};
 use gantry_base::ids::ProjectRef;
-use gantry_node::{clusters::Engine, supervisor::ProcessOwner};
+use gantry_node::{engines::Engine, supervisor::ProcessOwner};
 use postgres_protocol::password::scram_sha_256;
 use tokio_postgres::Client;
 
-use crate::support::machine::SuperuserClients as _;
 use crate::{
     support::{
-        machine::{Machine, engines},
+        machine::{Machine, SuperuserClients as _, engines},
         note_skipped,
     },
     traps,
@@ -43,7 +42,7 @@ struct Pair {
 impl Pair {
     async fn new() -> Option<Self> {
         let engine = engine()?;
-        let machine = Machine::on(&gantry_node::clusters::Engines::only(engine.clone())).await;
+        let machine = Machine::on(&gantry_node::engines::Engines::only(engine.clone())).await;
         let (source, target) = (machine.running(1).await, machine.running(2).await);
         let verifier = scram_sha_256(PASSWORD.as_bytes());
         machine

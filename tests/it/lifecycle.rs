@@ -14,10 +14,9 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::{sleep, timeout};
 
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     Node, TestApp,
-    machine::{Machine, PATIENCE, kill, processes_under},
+    machine::{Machine, PATIENCE, SuperuserClients as _, kill, processes_under},
 };
 
 /// Waits until the node's folder contains no file of a project. The trash is emptied in the

@@ -21,10 +21,12 @@ use gantry_base::ids::ProjectRef;
 use gantry_node::{
     cluster_driver::{ClusterDriver, ServerSettings},
     clusters::{
-        ClusterError, ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, PlatformConflict,
-        PrivilegeFinding, ResourceLimits, Result, RunningServer, ServerSocket, SuperuserSession,
+        ClusterSpec, CopyPriority, LocalDriver, PlatformConflict, PrivilegeFinding, ResourceLimits,
+        RunningServer, ServerSocket, SuperuserSession,
         resources::{Measurement, disk::DiskUsage},
     },
+    engines::{Engine, Engines},
+    error::{ClusterError, Result},
 };
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};

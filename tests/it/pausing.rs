@@ -8,8 +8,11 @@ use gantry_node::clusters::ObservedState;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::support::machine::SuperuserClients as _;
-use crate::support::{Node, TestApp, client::Answer, machine::PATIENCE};
+use crate::support::{
+    Node, TestApp,
+    client::Answer,
+    machine::{PATIENCE, SuperuserClients as _},
+};
 
 async fn ask(app: &TestApp, project: &ProjectRef, what: &str) -> Answer {
     app.post(&format!("/v1/projects/{project}/{what}"))

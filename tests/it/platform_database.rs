@@ -10,11 +10,13 @@ mod reserved_roles;
 mod upgrades;
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{Engine, Engines, PlatformConflict};
+use gantry_node::{
+    clusters::PlatformConflict,
+    engines::{Engine, Engines},
+};
 use tokio_postgres::Client;
 
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{Machine, engines};
+use crate::support::machine::{Machine, SuperuserClients as _, engines};
 
 /// A new project on one PostgreSQL version, with sessions of the superuser and of the tenant.
 struct Database {

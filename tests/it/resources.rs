@@ -30,10 +30,9 @@ use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_postgres::Client;
 
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
-    machine::{By, Machine, PATIENCE, cluster, host, is_root, kill},
+    machine::{By, Machine, PATIENCE, SuperuserClients as _, cluster, host, is_root, kill},
 };
 
 const MB: u64 = 1 << 20;

@@ -35,12 +35,13 @@ use gantry::{
     data_plane::{
         api_keys::AcceptedKeys,
         projects::lease,
-        service_proxy::upstreams::{Service, UpstreamAddress},
-        services::{self, ServiceCaller, ServiceOptions, ServiceUse, Unavailable, shelf::KitShelf},
+        service_proxy::upstreams::UpstreamAddress,
+        services::{self, ServiceCaller, ServiceOptions, ServiceUse, Unavailable},
     },
     platform::http::Transport,
 };
 use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::kits::{Service, shelf::KitShelf};
 use rustix::process::Pid;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},

@@ -23,12 +23,14 @@ use gantry::{
     platform::error::Error,
 };
 use gantry_base::{clock::Clock, ids::ProjectRef};
-use gantry_node::clusters::{Engine, Engines, ServerSocket};
+use gantry_node::{
+    clusters::ServerSocket,
+    engines::{Engine, Engines},
+};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{Machine, PATIENCE, engine};
+use crate::support::machine::{Machine, PATIENCE, SuperuserClients as _, engine};
 
 /// A PostgreSQL server for one test. Dropping it stops the server.
 pub(crate) struct Server {

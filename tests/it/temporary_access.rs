@@ -11,8 +11,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, error::SqlState};
 
-use crate::support::machine::SuperuserClients as _;
-use crate::support::{Actor, Node, TestApp, client::Answer, machine::PATIENCE};
+use crate::support::{
+    Actor, Node, TestApp,
+    client::Answer,
+    machine::{PATIENCE, SuperuserClients as _},
+};
 
 /// A project with temporary access enabled.
 struct Site {

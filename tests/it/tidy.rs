@@ -257,7 +257,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "a password and tokens, which are no arguments",
     ),
     ("src/cli/limits.rs", "sudo sets the name of the account"),
-    ("crates/node/src/clusters/engine.rs", "PATH"),
+    ("crates/node/src/engines/engine.rs", "PATH"),
     (
         "src/data_plane/services/functions/process.rs",
         "the way to the registry of packages",
@@ -405,7 +405,7 @@ fn only_listed_files_read_credentials() {
             "src/data_plane/services/rest/mod.rs",
             "src/data_plane/import/settings.rs",
             "src/platform/object_store/client.rs",
-            "crates/node/src/clusters/registry.rs",
+            "crates/node/src/engines/registry.rs",
             "src/api/log_drains/target/loki.rs",
             "src/cli/config/api_client.rs",
             // The word of a page, not the header.

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 use gantry::data_plane::database_session::OWNER;
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{ClusterSpec, CopyPriority};
-use gantry_node::clusters::{CopySpec, Engine, Engines, UpgradeStep, UpgradeSupport};
+use gantry_node::{
+    clusters::{ClusterSpec, CopyPriority, CopySpec, UpgradeStep, UpgradeSupport},
+    engines::{Engine, Engines},
+};
 use tokio::sync::watch;
 use tokio_postgres::Client;
 

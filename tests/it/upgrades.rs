@@ -7,14 +7,16 @@ use gantry::{
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{Engine, Engines, UpgradeSupport};
+use gantry_node::{
+    clusters::UpgradeSupport,
+    engines::{Engine, Engines},
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     Node, TestApp,
-    machine::{Machine, engines},
+    machine::{Machine, SuperuserClients as _, engines},
     note_skipped, settings,
 };
 

@@ -19,15 +19,16 @@ use gantry::{
     platform::error::Error,
 };
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{
-    Account, ClusterError, Engines, namespaces_available, sandbox_available,
+use gantry_node::{
+    engines::Engines,
+    error::ClusterError,
+    supervisor::{Account, namespaces_available, sandbox_available},
 };
 use tokio::time::timeout;
 
-use crate::support::machine::SuperuserClients as _;
 use crate::{
     sql::LIMITS,
-    support::machine::{Machine, PATIENCE, engines, is_root},
+    support::machine::{Machine, PATIENCE, SuperuserClients as _, engines, is_root},
 };
 
 /// A verifier of an unknown password.

@@ -13,7 +13,7 @@ WEAKENINGS = [
     ),
     (
         "service-accounts",
-        "src/data_plane/services/launch.rs",
+        "crates/node/src/services/launch.rs",
         "READABLE.iter().filter(|path| **path != ACCOUNTS)",
         "READABLE.iter().filter(|path| **path != ACCOUNTS || path.len() > 1)",
         "instance_reaches_neither_the_network_nor_files_nor_processes",
@@ -41,7 +41,7 @@ WEAKENINGS = [
     ),
     (
         "service-sandbox",
-        "src/data_plane/services/launch.rs",
+        "crates/node/src/services/launch.rs",
         "sandbox: plan.sandbox.then(|| plan.sandbox()),",
         "sandbox: plan.sandbox.then(|| plan.sandbox()).filter(|_| false),",
         "instance_reaches_neither_the_network_nor_files_nor_processes",
@@ -97,7 +97,7 @@ WEAKENINGS = [
     ),
     (
         "service-kit-of-other-accounts",
-        "src/data_plane/services/kit.rs",
+        "crates/node/src/kits/kit.rs",
         "if found.mode() & 0o022 != 0 {",
         "if found.mode() & 0o022 != 0 && found.is_symlink() {",
         "kit_with_replaceable_or_privileged_files_is_rejected",
@@ -140,7 +140,7 @@ WEAKENINGS = [
     ),
     (
         "function-temporary-files",
-        "src/data_plane/services/scratch.rs",
+        "crates/node/src/services/scratch.rs",
         "const MEGABYTES_MAX: u64 = 256;",
         "const MEGABYTES_MAX: u64 = 2560;",
         "temporary_files_are_of_the_process_and_bounded",

@@ -35,7 +35,7 @@ WEAKENINGS = [
     ),
     (
         "shared-memory-size",
-        "crates/node/src/clusters/system_calls.rs",
+        "crates/node/src/system_calls/postgres.rs",
         "const SHARED_MEMORY_BYTES_MAX: u64 = 4096;",
         "const SHARED_MEMORY_BYTES_MAX: u64 = 4096 << 40;",
         "shared_memory_of_a_server_is_bounded_and_ends_with_it",

@@ -22,13 +22,16 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
-use crate::clusters::{
-    ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
-    IsolationStep, KeptCluster, PlatformConflict, PrivilegeFinding, RecoveredCluster,
-    RecoveredServer, RecoveryOptions, ResourceLimits, Result, RunningServer, ScratchCopy,
-    ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers, UpgradeSpec,
-    UpgradeStep,
-    resources::{Measurement, disk::DiskUsage},
+use crate::{
+    clusters::{
+        ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, IsolationStep, KeptCluster,
+        PlatformConflict, PrivilegeFinding, RecoveredCluster, RecoveredServer, RecoveryOptions,
+        ResourceLimits, RunningServer, ScratchCopy, ServerSocket, Snapshot, SuperuserSession,
+        UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
+        resources::{Measurement, disk::DiskUsage},
+    },
+    engines::{Engine, Engines},
+    error::{ClusterError, Result},
 };
 
 /// Names and values of PostgreSQL settings.

@@ -1,6 +1,9 @@
 //! Rehearsals of migrations before a merge or a push applies them (decision 0125).
 
-use gantry_node::clusters::{ClusterError, ResourceLimits, ScratchCopy, copy_needs};
+use gantry_node::{
+    clusters::{ResourceLimits, ScratchCopy, copy_needs},
+    error::ClusterError,
+};
 use tokio::time::Instant;
 
 use super::{runner::OpenRun, runs, transfer::sql_failure};

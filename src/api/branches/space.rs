@@ -1,6 +1,6 @@
 //! Disk space for copies of clusters.
 
-use gantry_node::clusters::{ClusterError, copy_needs};
+use gantry_node::{clusters::copy_needs, error::ClusterError};
 
 use super::super::context::ApiContext;
 use crate::platform::{

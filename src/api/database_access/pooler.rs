@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gantry_base::ids::ProjectRef;
+use gantry_node::kits::Service;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
@@ -13,7 +14,6 @@ use crate::{
         database_access,
         postgres_proxy::PublishedAddress,
         projects,
-        service_proxy::upstreams::Service,
         service_settings::{DEFAULT_POOL_SIZE, MAX_CLIENT_CONN, POOL_MODE, QUERY_WAIT_TIMEOUT},
         services::{
             environment,

@@ -1,6 +1,7 @@
 //! Logs of the service proxy: `edge_logs`, and `function_edge_logs` for functions.
 
 use gantry_logs::event::{Attributes, Event, Source};
+use gantry_node::kits::Service;
 
 use super::{
     ShutdownSignal, queue,
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    data_plane::service_proxy::{log, log::Row, upstreams::Service},
+    data_plane::service_proxy::{log, log::Row},
 };
 
 /// Appends rows until the proxy has stopped and the queue is empty. Runs once per process.

@@ -4,12 +4,10 @@
 //! service, so a killed Gantry loses none.
 
 use gantry_logs::event::{Attributes, Event, Source};
+use gantry_node::kits::Service;
 
 use super::{ShutdownSignal, queue, requests::text};
-use crate::{
-    api::context::ApiContext,
-    data_plane::{service_proxy::upstreams::Service, services::output::OutputLine},
-};
+use crate::{api::context::ApiContext, data_plane::services::output::OutputLine};
 
 /// Words of messages about failures.
 const FAILURE_WORDS: [&str; 4] = ["error", "fatal", "failed", "could not"];

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry_node::clusters::ClusterError;
+use gantry_node::error::ClusterError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;

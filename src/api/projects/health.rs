@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gantry_node::kits::Service as ProxiedService;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use crate::{
         database_session::{self, ConnectTarget},
         project_settings,
         projects::{Status, removed},
-        service_proxy::{overrides, upstreams::Service as ProxiedService},
+        service_proxy::overrides,
         services::{self, ServiceState},
     },
     platform::{

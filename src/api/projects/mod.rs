@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use gantry_base::ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId};
-use gantry_node::clusters::Engine;
+use gantry_node::engines::Engine;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;

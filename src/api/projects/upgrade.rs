@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gantry_node::clusters::{Engine, UpgradeBlockers};
+use gantry_node::{clusters::UpgradeBlockers, engines::Engine};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use gantry_node::kits::Service;
+
 use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
     data_plane::{
-        service_proxy::upstreams::Service,
         service_settings::{self, AUTH, SettingsCatalog},
         services::environment,
     },

@@ -4,10 +4,13 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc};
 
 use anyhow::Context;
 use gantry_base::clock::{Clock, Entropy};
-use gantry_node::clusters::{
-    Account, ControlGroups, Engine, EngineError, Engines, ExtensionPolicy, Home, Installed,
-    Launcher, LayoutOptions, Location, OldVersions, Resources, extensions, namespaces_available,
-    sandbox_available, server::Host,
+use gantry_node::{
+    clusters::{ControlGroups, Home, Location, Resources, server::Host},
+    engines::{
+        Engine, EngineError, Engines, ExtensionPolicy, Installed, LayoutOptions, OldVersions,
+        extensions,
+    },
+    supervisor::{Account, Launcher, namespaces_available, sandbox_available},
 };
 use rustls::{
     ServerConfig,

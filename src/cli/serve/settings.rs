@@ -5,7 +5,11 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use anyhow::Context;
 use chrono::TimeDelta;
 use gantry_base::{clock::Entropy, net::outbound::OutboundPolicy};
-use gantry_node::clusters::{Home, Launcher, sandbox_available};
+use gantry_node::{
+    clusters::Home,
+    kits::shelf::KitShelf,
+    supervisor::{Launcher, sandbox_available},
+};
 use uuid::Uuid;
 
 use crate::{
@@ -26,7 +30,7 @@ use crate::{
         postgres_proxy::PublishedAddress,
         projects::warm_pool,
         service_proxy,
-        services::{ServiceOptions, shelf::KitShelf},
+        services::ServiceOptions,
     },
     platform::{
         db::Db,

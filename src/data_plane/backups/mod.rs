@@ -43,7 +43,10 @@ use gantry_base::{
     ids::{ProjectId, ProjectRef},
 };
 use gantry_logs::{LocalObjects, object_store::ObjectStore};
-use gantry_node::clusters::{ArchiveWay, ClusterError, Home};
+use gantry_node::{
+    clusters::{ArchiveWay, Home},
+    error::ClusterError,
+};
 use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::{sync::Mutex as AsyncMutex, time::MissedTickBehavior};

@@ -7,8 +7,9 @@
 
 use chrono::TimeDelta;
 use gantry_base::ids::{OrganizationId, ProjectId, ProjectRef};
-use gantry_node::clusters::{
-    ArchiveWay, ClusterError, ClusterSpec, RecoveredIdentity, RecoveryChecks, superuser,
+use gantry_node::{
+    clusters::{ArchiveWay, ClusterSpec, RecoveredIdentity, RecoveryChecks, superuser},
+    error::ClusterError,
 };
 use tokio_postgres::{Row, types::ToSql};
 

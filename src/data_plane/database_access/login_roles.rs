@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{
-    ClusterError,
-    superuser::{self, SqlArgument, SuperuserSession},
+use gantry_node::{
+    clusters::superuser::{self, SqlArgument, SuperuserSession},
+    error::ClusterError,
 };
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::sleep;

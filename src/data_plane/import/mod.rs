@@ -12,8 +12,12 @@ mod source;
 use std::{collections::BTreeSet, path::PathBuf};
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{self, ClusterError, Engine, ServerSocket};
-use gantry_node::supervisor::ProcessOwner;
+use gantry_node::{
+    clusters::{self, ServerSocket},
+    engines::Engine,
+    error::ClusterError,
+    supervisor::ProcessOwner,
+};
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use secrecy::SecretString;
 use serde::Serialize;

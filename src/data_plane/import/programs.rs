@@ -8,10 +8,7 @@ use std::{
 };
 
 use gantry_base::clock::Entropy;
-use gantry_node::{
-    clusters::{Engine, ServerSocket},
-    supervisor::ProcessOwner,
-};
+use gantry_node::{clusters::ServerSocket, engines::Engine, supervisor::ProcessOwner};
 use secrecy::ExposeSecret;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},

@@ -29,7 +29,7 @@ pub mod verification;
 
 use std::{io, path::PathBuf};
 
-use gantry_node::clusters::{Location, sql_text};
+use gantry_node::{clusters::Location, error::sql_text};
 use tokio::time::MissedTickBehavior;
 
 use self::{keeper::KeptInstallation, objects::InstallationStore};

@@ -1,5 +1,6 @@
 //! Putting a plan into effect: in all services, or in none.
 
+use gantry_node::kits::Service;
 use tokio_postgres::Transaction;
 
 use super::{ProjectSettings, RequestedSettings, SettingsPlan, drift, plan};
@@ -11,7 +12,6 @@ use crate::{
             self,
             parameters::{self, fallback},
         },
-        service_proxy::upstreams::Service,
         service_settings::{self, ServiceSettings},
         services::{
             rest,

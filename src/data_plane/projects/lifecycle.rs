@@ -1,7 +1,7 @@
 //! Commands to an existing project: pause, restore, restart, new password. Each is recorded
 //! together with its audit entry, and the reconciler executes it, also after a crash.
 
-use gantry_node::clusters::Engine;
+use gantry_node::engines::Engine;
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::Serialize;

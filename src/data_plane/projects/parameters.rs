@@ -13,7 +13,7 @@ mod resize;
 
 use std::collections::BTreeMap;
 
-use gantry_node::clusters::{ClusterError, ResourceLimits};
+use gantry_node::{clusters::ResourceLimits, error::ClusterError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

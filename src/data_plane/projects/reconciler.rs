@@ -27,7 +27,10 @@ use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::ids::{ProjectId, ProjectRef};
-use gantry_node::clusters::{self, ClusterSpec, CopyPriority};
+use gantry_node::{
+    clusters::{ClusterSpec, CopyPriority},
+    error::Result as ClusterResult,
+};
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
@@ -482,7 +485,7 @@ async fn bring_up(
 async fn timed<T>(
     context: &DataPlaneContext,
     step: Step,
-    work: impl Future<Output = clusters::Result<T>>,
+    work: impl Future<Output = ClusterResult<T>>,
 ) -> Result<T, Error> {
     context.lease.check()?;
     let begun = context.clock.ticks();

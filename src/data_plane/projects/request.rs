@@ -1,7 +1,7 @@
 //! The body of `POST /v1/projects`, and its validation.
 
 use clap::ValueEnum;
-use gantry_node::clusters::{Engine, Engines};
+use gantry_node::engines::{Engine, Engines};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer};

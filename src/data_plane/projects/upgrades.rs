@@ -3,8 +3,9 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::ids::{ProjectId, ProjectRef};
-use gantry_node::clusters::{
-    self, Engine, UpgradeBlockers, UpgradeStep, UpgradeSupport, superuser,
+use gantry_node::{
+    clusters::{self, UpgradeBlockers, UpgradeStep, UpgradeSupport, superuser},
+    engines::Engine,
 };
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -10,7 +10,10 @@ use std::{
 };
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{ClusterSpec, CopyPriority, Engine, Engines};
+use gantry_node::{
+    clusters::{ClusterSpec, CopyPriority},
+    engines::{Engine, Engines},
+};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_postgres::{Row, Transaction};

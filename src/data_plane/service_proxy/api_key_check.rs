@@ -7,11 +7,12 @@ use std::sync::{
 };
 
 use gantry_base::ids::ProjectId;
+use gantry_node::kits::Service;
 use hyper::{Method, http::request::Parts};
 use quick_cache::sync::Cache;
 use tokio::sync::Notify;
 
-use super::{rejection::RequestRejection, routes::Route, upstreams::Service};
+use super::{rejection::RequestRejection, routes::Route};
 use crate::{
     data_plane::{
         api_keys::{self, AcceptedKeys},

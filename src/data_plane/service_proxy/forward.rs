@@ -3,6 +3,7 @@
 use std::{error::Error as StdError, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use gantry_base::clock::Ticks;
+use gantry_node::kits::Service;
 use http_body_util::{Either, Empty};
 use hyper::{
     Method, Request, Response, StatusCode, Uri, Version,
@@ -23,18 +24,17 @@ use super::{
     },
     capacity::CapacityKey,
     connection::ClientConnection,
-    functions, key_exchange,
-    key_exchange::ServiceCredential,
+    functions,
+    key_exchange::{self, ServiceCredential},
     log, public_keys,
     rejection::{RequestRejection, close},
-    replacement,
-    replacement::{NotReplaced, REPLACEMENTS_MAX},
-    request, request_headers,
-    request_headers::ForwardingHeaders,
+    replacement::{self, NotReplaced, REPLACEMENTS_MAX},
+    request,
+    request_headers::{self, ForwardingHeaders},
     routes::{Route, RouteStatus},
     tunnel,
     upstream_pool::{SendFailure, UpstreamBody},
-    upstreams::{Service, Upstream},
+    upstreams::Upstream,
 };
 use crate::{
     data_plane::{

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gantry_node::kits::Service;
 use hyper::{
     HeaderMap, Method, Response, StatusCode,
     header::{self, HeaderValue},
@@ -9,13 +10,8 @@ use hyper::{
 };
 
 use super::{
-    api_key_check::KEY_BYTES_MAX,
-    connection::ClientConnection,
-    key_exchange::ServiceCredential,
-    log::CalledFunction,
-    rejection::RequestRejection,
-    routes::Route,
-    upstreams::{Service, Upstream},
+    api_key_check::KEY_BYTES_MAX, connection::ClientConnection, key_exchange::ServiceCredential,
+    log::CalledFunction, rejection::RequestRejection, routes::Route, upstreams::Upstream,
 };
 use crate::data_plane::{
     api_keys::{AcceptedKeys, TokenProblem},

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use gantry_node::kits::Service;
 use hyper::{
     HeaderMap,
     header::{self, HeaderName, HeaderValue},
@@ -10,7 +11,7 @@ use hyper::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{api_key_check::KEY_BYTES_MAX, rejection::RequestRejection, upstreams::Service};
+use super::{api_key_check::KEY_BYTES_MAX, rejection::RequestRejection};
 use crate::data_plane::api_keys::{AcceptedKeys, KeyExchange};
 
 /// Header field and query parameter of a key.

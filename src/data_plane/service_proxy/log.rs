@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
 use gantry_base::ids::ProjectRef;
+use gantry_node::kits::Service;
 use hyper::{HeaderMap, Method, StatusCode, Version, header, header::HeaderName};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::upstreams::Service;
 use crate::platform::{batch_queue::BatchQueue, telemetry};
 
 /// Maximum number of queued rows. A row takes about half a kilobyte.

@@ -53,6 +53,7 @@ use gantry_base::net::{
     connection_limit::{ConnectionLimit, ConnectionPermit},
     tls::TlsError,
 };
+use gantry_node::kits::Service;
 use hyper::StatusCode;
 use ipnet::IpNet;
 use metrics::{Counter, Gauge};
@@ -72,7 +73,6 @@ use self::{
     open_tunnels::OpenTunnels,
     routes::RouteCache,
     tls::Tls,
-    upstreams::Service,
     worker_threads::WorkerThreads,
 };
 use crate::{

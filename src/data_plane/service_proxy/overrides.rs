@@ -7,13 +7,14 @@ use gantry_base::{
     clock::Clock,
     ids::{ProjectId, ProjectRef},
 };
+use gantry_node::kits::Service;
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
 use super::{
     project_settings::ProjectSetting,
-    upstreams::{Service, ServiceUpstream, UpstreamTemplate, Upstreams},
+    upstreams::{ServiceUpstream, UpstreamTemplate, Upstreams},
 };
 use crate::platform::{
     audit::Recorder,

@@ -1,6 +1,7 @@
 //! The public keys of a project at the address of its authentication service, if no such service
 //! is configured: clients verify tokens with them.
 
+use gantry_node::kits::Service;
 use hyper::{
     Method, Response, StatusCode,
     header::{self, HeaderValue},
@@ -9,7 +10,7 @@ use hyper::{
 
 use super::{
     body::full, connection::ClientConnection, forward::ProxyResponse, rejection::RequestRejection,
-    routes::Route, upstreams::Service,
+    routes::Route,
 };
 
 /// Path of the key set below that of the authentication service.

@@ -1,5 +1,6 @@
 //! Error responses of the proxy itself: JSON with a `message`, like those of the API.
 
+use gantry_node::kits::Service;
 use hyper::{
     HeaderMap, Response, StatusCode, Version,
     header::{self, HeaderValue},
@@ -9,7 +10,6 @@ use super::{
     body::{DownloadBody, full},
     capacity::CapacityExceeded,
     functions::FunctionAuthProblem,
-    upstreams::Service,
 };
 use crate::data_plane::services::{Unavailable, UnavailableReason};
 

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use gantry_node::kits::Service;
 use http_body_util::{Either, Empty};
 use hyper::{
     Response, StatusCode,
@@ -30,14 +31,12 @@ use super::{
     api_key_check,
     body::full,
     connection::ClientConnection,
-    forward,
-    forward::{Forwarded, ProxyResponse},
+    forward::{self, Forwarded, ProxyResponse},
     functions,
     open_tunnels::TunnelGrant,
     rejection::RequestRejection,
     replacement, request_headers,
     upstream_pool::UpstreamBody,
-    upstreams::Service,
 };
 
 /// Idle timeout. A tunnel without traffic is closed after one to two times this duration.

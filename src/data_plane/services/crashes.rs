@@ -12,12 +12,13 @@ use std::{
 };
 
 use gantry_base::{clock::Ticks, ids::ProjectId};
+use gantry_node::kits::Service;
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::data_plane::{database_access::bans, service_proxy::upstreams::Service};
+use crate::data_plane::database_access::bans;
 
 /// Time in which ends of processes are counted, in milliseconds.
 pub(super) const WINDOW: Ticks = 60_000;

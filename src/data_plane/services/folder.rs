@@ -24,6 +24,7 @@ use std::{
 use gantry_base::ids::ProjectRef;
 use gantry_node::{
     clusters::Home,
+    kits::Service,
     supervisor::{LaunchRecord, ProcessOwner, live_uid, pids},
 };
 use rustix::{
@@ -37,7 +38,6 @@ use super::{
     instance::{FunctionVersion, InstanceId},
     pooler,
 };
-use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Largest file of an instance that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -26,20 +26,21 @@ use gantry_base::{
     clock::Ticks,
     ids::{ProjectId, ProjectRef},
 };
-use gantry_node::supervisor::{ProcessHandle, ProcessOwner};
+use gantry_node::{
+    kits::{Service, kit::InstalledKit},
+    services::{database_port::DatabasePort, ports::ReservedPort},
+    supervisor::{ProcessHandle, ProcessOwner},
+};
 use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
 use super::{
     crashes::{CrashScope, ServiceCaller},
-    database_port::DatabasePort,
     failures::FailureHistory,
     folder::InstanceFolder,
     functions::FunctionDatabase,
-    kit::InstalledKit,
     output::OutputReader,
     pooler::RetiredPooler,
-    ports::ReservedPort,
     requests::ProcessRequests,
     rest::StoredSettings,
     unavailable::{Unavailable, UnavailableReason},
@@ -48,7 +49,7 @@ use crate::data_plane::{
     api_keys::AcceptedKeys,
     service_proxy::{
         FunctionGateway,
-        upstreams::{Service, Upstream, UpstreamAddress},
+        upstreams::{Upstream, UpstreamAddress},
     },
 };
 

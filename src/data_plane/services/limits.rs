@@ -2,13 +2,14 @@
 
 use gantry_node::{
     clusters::{ControlGroups, ResourceLimits},
+    kits::manifest::Manifest,
     supervisor::{LaunchBounds, ProcessOwner},
 };
 use sha2::{Digest, Sha256};
 
 use crate::data_plane::{
     context::DataPlaneContext,
-    services::{folder::InstanceFolder, instance::InstanceId, manifest::Manifest},
+    services::{folder::InstanceFolder, instance::InstanceId},
 };
 
 /// Processes and threads of an instance.

@@ -4,16 +4,14 @@
 //! started by the first request, stopped when idle, and adopted after a restart of Gantry. No row
 //! describes an instance: the configuration and the process table do.
 //!
-//! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
 //! - `unavailable` has the reasons for which a service cannot be used.
 //! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
 //! - `requests`, `crashes` and `failures`: the requests of a process, the callers that its end is
 //!   charged to, and pauses after failed starts.
-//! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
-//!   output of a process.
-//! - `scratch`: the temporary files of a process.
-//! - `environment`, `ports` and `database_port`: variables and ports of programs that are
-//!   configured by variables. `data` has the files of Storage.
+//! - `folder`, `limits` and `output`: files, limits and output of a process. Its sandbox, ports and
+//!   temporary files are in [`gantry_node::services`], the kits in [`gantry_node::kits`].
+//! - `environment`: variables of programs that are configured by variables. `data` has the files of
+//!   Storage.
 //! - `trial`: new settings of several services, before they are stored.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
@@ -23,37 +21,26 @@
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
 //! ended.
 
-mod c_library;
 mod crashes;
 mod data;
-mod database_port;
 pub mod environment;
 mod failures;
 mod folder;
 pub mod functions;
-pub mod install;
 mod instance;
-pub mod kit;
-pub mod launch;
 mod limits;
-mod lines;
-pub mod manifest;
 pub mod output;
 pub mod pooler;
-mod ports;
 pub mod pressure;
 mod probe;
 mod replace;
 mod requests;
 pub mod rest;
 pub mod schema_diff;
-mod scratch;
-pub mod shelf;
 mod spawn;
 mod start;
 mod stop;
 pub mod sweep;
-mod system_calls;
 pub(in crate::data_plane) mod trial;
 mod unavailable;
 mod versions;
@@ -71,7 +58,15 @@ use gantry_base::{
     clock::Ticks,
     ids::{ProjectId, ProjectRef},
 };
-use gantry_node::supervisor::Launcher;
+use gantry_node::{
+    kits::{
+        Service,
+        kit::{InstalledKit, KitError},
+        shelf::KitShelf,
+    },
+    services::ports::PortTable,
+    supervisor::Launcher,
+};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, Semaphore},
@@ -82,23 +77,20 @@ use self::{
     crashes::CrashTable,
     functions::{EgressPorts, FunctionCache, FunctionLogQueue},
     instance::{Instance, InstanceId, InstanceKey, InstanceState, RunningInstance},
-    kit::{InstalledKit, KitError},
     output::OutputQueue,
-    ports::PortTable,
-    shelf::KitShelf,
     versions::VersionHistory,
 };
 pub use self::{
     crashes::ServiceCaller,
     instance::ServiceUse,
-    launch::{ServiceLaunchPlan, launch},
     stop::stop_all,
     unavailable::{Unavailable, UnavailableReason},
 };
 use crate::data_plane::{
     api_keys::AcceptedKeys, context::DataPlaneContext, database_session::ConcurrencyLimits,
-    projects::sizes::ConnectionBudget, service_proxy::upstreams::Service,
+    projects::sizes::ConnectionBudget,
 };
+pub use gantry_node::services::launch::{ServiceLaunchPlan, launch};
 
 /// Longest time that a request waits for an instance.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -323,7 +315,7 @@ pub fn data_api_version(context: &DataPlaneContext, project: ProjectId) -> Strin
             .flatten()
             .map(|kit| kit.version),
     };
-    let version = kit.unwrap_or_else(|| install::REST_VERSION.to_owned());
+    let version = kit.unwrap_or_else(|| gantry_node::kits::install::REST_VERSION.to_owned());
     // Without the number of its package.
     let program = version.split('-').next().unwrap_or_default();
     program.to_owned()

@@ -23,6 +23,10 @@ use gantry_base::{
     clock::{Clock, Entropy},
     ids::ProjectRef,
 };
+use gantry_node::{
+    kits::Service,
+    services::lines::{LineSplitter, RateLimit, RecentLines},
+};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -31,11 +35,8 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use super::{
-    instance::{AbortOnDrop, InstanceId},
-    lines::{LineSplitter, RateLimit, RecentLines},
-};
-use crate::{data_plane::service_proxy::upstreams::Service, platform::batch_queue::BatchQueue};
+use super::instance::{AbortOnDrop, InstanceId};
+use crate::platform::batch_queue::BatchQueue;
 
 /// Capacity of the FIFO, in bytes.
 const PIPE_BYTES: i32 = 1 << 20;

@@ -3,6 +3,7 @@
 use std::{io, pin::pin, time::Duration};
 
 use bytes::Bytes;
+use gantry_node::kits::manifest::Ready;
 use http_body_util::Full;
 use hyper::{Method, Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
@@ -11,7 +12,6 @@ use tokio::{
     time::timeout,
 };
 
-use super::manifest::Ready;
 use crate::data_plane::service_proxy::upstreams::UpstreamAddress;
 
 /// Timeout of one request.

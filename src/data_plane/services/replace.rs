@@ -3,6 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use gantry_base::clock::Ticks;
+use gantry_node::kits::Service;
 
 use super::{
     crashes::ServiceCaller,
@@ -15,9 +16,7 @@ use super::{
     stop::end,
     unavailable::UnavailableReason,
 };
-use crate::data_plane::{
-    context::DataPlaneContext, service_proxy::upstreams::Service, service_settings::ServiceSettings,
-};
+use crate::data_plane::{context::DataPlaneContext, service_settings::ServiceSettings};
 
 /// The settings that a process is started with. No `Debug`, because they may contain secrets.
 pub(super) enum StartSettings {

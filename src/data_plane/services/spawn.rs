@@ -8,20 +8,19 @@ use std::{
     time::Duration,
 };
 
-use gantry_node::supervisor::{LaunchBounds, LauncherError, ProcessHandle};
+use gantry_node::{
+    kits::manifest::{ListenAddress, fill_loader},
+    services::{database_port::DatabasePort, launch::ServiceLaunchPlan, ports::ReservedPort},
+    supervisor::{LaunchBounds, LauncherError, ProcessHandle},
+};
 use rustix::process::Pid;
 use secrecy::SecretString;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     data,
-    database_port::DatabasePort,
     functions::{KilledOnDrop, PreparedFunction},
-    launch::ServiceLaunchPlan,
-    limits,
-    manifest::{ListenAddress, fill_loader},
-    output,
-    ports::ReservedPort,
+    limits, output,
     start::{InstanceParts, StartFailure, failed},
     unavailable::UnavailableReason,
 };

@@ -14,6 +14,7 @@ use std::{
 use gantry_base::net::owned_port::OwnedPort;
 use gantry_node::{
     clusters::ServerSocket,
+    kits::{Service, kit::InstalledKit},
     supervisor::{ProcessHandle, ProcessOwner},
 };
 use parking_lot::Mutex;
@@ -25,23 +26,18 @@ use tokio::{
 };
 
 use super::{
-    environment,
-    environment::{ServiceEnvironment, realtime},
+    environment::{self, ServiceEnvironment, realtime},
     find_kit,
     folder::{InstanceFolder, StartedKit},
-    functions,
-    functions::FunctionDatabase,
-    functions::{FunctionLog, PreparedFunction},
+    functions::{self, FunctionDatabase, FunctionLog, PreparedFunction},
     instance::{FunctionSockets, Instance, InstanceId, RunningInstance},
-    kit::InstalledKit,
     limits,
     output::{OutputReader, OutputTarget},
     pooler::{self, PoolerConfig},
-    probe, replace,
-    replace::StartSettings,
+    probe,
+    replace::{self, StartSettings},
     requests::ProcessRequests,
-    rest,
-    rest::StoredSettings,
+    rest::{self, StoredSettings},
     spawn::InstancePorts,
     stop::end_processes,
     unavailable::UnavailableReason,
@@ -52,7 +48,7 @@ use crate::data_plane::{
     projects::{self, reconciler},
     service_proxy::{
         FunctionGateway,
-        upstreams::{Service, Upstream, UpstreamAddress},
+        upstreams::{Upstream, UpstreamAddress},
     },
 };
 

@@ -3,7 +3,10 @@
 use std::{io, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
-use gantry_node::supervisor::{ProcessHandle, ProcessOwner};
+use gantry_node::{
+    kits::Service,
+    supervisor::{ProcessHandle, ProcessOwner},
+};
 use rustix::process::Signal;
 use tokio::time::timeout;
 
@@ -12,7 +15,7 @@ use super::{
     instance::{Instance, InstanceId, RunningInstance},
     limits, pooler,
 };
-use crate::data_plane::{context::DataPlaneContext, service_proxy::upstreams::Service};
+use crate::data_plane::context::DataPlaneContext;
 
 /// Longest time that requests in flight get before an instance is stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use gantry_base::ids::{ProjectId, ProjectRef};
-use gantry_node::supervisor::ProcessOwner;
+use gantry_node::{kits::Service, supervisor::ProcessOwner};
 use tokio::time::interval;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     limits, pooler, pressure, rest, schema_diff, start, stop,
 };
 use crate::{
-    data_plane::{context::DataPlaneContext, projects::Status, service_proxy::upstreams::Service},
+    data_plane::{context::DataPlaneContext, projects::Status},
     platform::error::{Context, Error},
 };
 

@@ -1,5 +1,7 @@
 //! A trial of settings that are not stored yet, in all services that they concern.
 
+use gantry_node::kits::Service;
+
 use super::{
     environment,
     instance::InstanceId,
@@ -8,10 +10,7 @@ use super::{
     stop,
 };
 use crate::{
-    data_plane::{
-        context::DataPlaneContext, service_proxy::upstreams::Service,
-        service_settings::ServiceSettings,
-    },
+    data_plane::{context::DataPlaneContext, service_settings::ServiceSettings},
     platform::{access::Project, error::Error, tables::Table},
 };
 

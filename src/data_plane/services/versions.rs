@@ -3,9 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use gantry_base::{clock::Ticks, ids::ProjectId};
+use gantry_node::kits::Service;
 use parking_lot::Mutex;
-
-use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Projects on which a version must have failed to be left.
 const PROJECTS_MAX: usize = 3;

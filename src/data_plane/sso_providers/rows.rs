@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gantry_node::clusters::{ClusterError, ROWS_LOGIN};
+use gantry_node::{clusters::ROWS_LOGIN, error::ClusterError};
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_postgres::{

@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{question, rows};
-use crate::support::machine::SuperuserClients as _;
-use crate::support::{Actor, Node, TestApp};
+use crate::support::{Actor, Node, TestApp, machine::SuperuserClients as _};
 
 /// Runs a statement with a missing table, and returns the log lines that appear within two seconds.
 async fn fail(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -> Vec<Value> {

@@ -11,10 +11,9 @@ use tokio::time::{sleep, timeout};
 use super::{
     LOOK, at, backed_up, get, next_second, post, sql, until_complete, until_reached, until_restored,
 };
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
-    machine::{PATIENCE, SmallDisk, is_root, place},
+    machine::{PATIENCE, SmallDisk, SuperuserClients as _, is_root, place},
 };
 
 const FULL: &str = "No space left on device";

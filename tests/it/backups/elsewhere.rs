@@ -13,8 +13,10 @@ use tokio::time::{sleep, timeout};
 use super::{
     LOOK, at, backed_up, get, next_second, options, post, sql, until_complete, until_reached,
 };
-use crate::support::machine::SuperuserClients as _;
-use crate::support::{TestApp, machine::PATIENCE};
+use crate::support::{
+    TestApp,
+    machine::{PATIENCE, SuperuserClients as _},
+};
 
 /// Requests a new project, and returns its reference.
 async fn restored_to_new(app: &TestApp, source: &ProjectRef, body: &Value) -> ProjectRef {

@@ -306,7 +306,7 @@ async fn download_is_started_by_plain_postgresql() {
     let mut unpacked = tar::Archive::new(&archive.body[..]);
     unpacked.unpack(&folder).unwrap();
     let data = folder.join("data");
-    let owner = gantry_node::clusters::Account::for_servers().unwrap();
+    let owner = gantry_node::supervisor::Account::for_servers().unwrap();
     let chown = Command::new("chown")
         .arg("-R")
         .arg(format!("{}:{}", owner.uid, owner.gid))

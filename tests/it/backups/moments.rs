@@ -24,8 +24,7 @@ use gantry_node::{
 use tokio_postgres::Client;
 
 use super::{backed_up, now, until_complete, until_reached};
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::first_uid;
+use crate::support::machine::{SuperuserClients as _, first_uid};
 
 const CLIENTS: usize = 3;
 const MOMENTS: usize = 20;

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, process::Stdio};
 
-use gantry::data_plane::service_proxy::upstreams::Service;
+use gantry_node::kits::Service;
 use rustix::process::{Pid, Signal};
 
 use super::{

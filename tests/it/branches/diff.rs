@@ -4,10 +4,11 @@ use std::{process::Command, sync::Arc};
 
 use gantry::{
     app::Settings,
-    data_plane::services::{ServiceOptions, schema_diff, shelf::KitShelf},
+    data_plane::services::{ServiceOptions, schema_diff},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
+use gantry_node::kits::shelf::KitShelf;
 use serde_json::json;
 use uuid::Uuid;
 

@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{ClusterError, control::Control};
+use gantry_node::{clusters::control::Control, error::ClusterError};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
 use tokio_postgres::NoTls;

@@ -14,14 +14,18 @@ use std::{
 };
 
 use gantry_base::{clock::Entropy, ids::ProjectRef};
-use gantry_node::clusters::{ClusterSpec, CopyProgress, CopyReport, CopySpec, Engine};
+use gantry_node::{
+    clusters::{ClusterSpec, CopyProgress, CopyReport, CopySpec},
+    engines::Engine,
+};
 use rustix::process::{Signal, kill_process};
 use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::text;
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{Machine, engines, first_uid, is_root, processes_under};
+use crate::support::machine::{
+    Machine, SuperuserClients as _, engines, first_uid, is_root, processes_under,
+};
 
 const ACCOUNTS: i64 = 100;
 const CLIENTS: usize = 4;

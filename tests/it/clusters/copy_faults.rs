@@ -14,8 +14,9 @@ use tokio::time::timeout;
 use super::copies::{
     batch, copy_of, files_with_canary, furnished, number, started, unfinished, until_made,
 };
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{Machine, PATIENCE, SmallDisk, is_root, processes_under};
+use crate::support::machine::{
+    Machine, PATIENCE, SmallDisk, SuperuserClients as _, is_root, processes_under,
+};
 
 /// Files that appear with the steps of a copy, in their order.
 const STEPS: [&str; 8] = [

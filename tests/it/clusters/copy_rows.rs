@@ -3,7 +3,7 @@
 
 use std::{fs, os::unix::fs::chown, path::Path};
 
-use gantry_node::clusters::{CopySpec, sandbox_available};
+use gantry_node::{clusters::CopySpec, supervisor::sandbox_available};
 
 use super::{
     copies::{
@@ -12,8 +12,7 @@ use super::{
     },
     text,
 };
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{Machine, first_uid, is_root};
+use crate::support::machine::{Machine, SuperuserClients as _, first_uid, is_root};
 
 /// Strings of the original beside those of [`furnished`].
 const CANARIES: [&str; 4] = [

@@ -1,11 +1,10 @@
 //! Masking of copies: masked data is in no file, and without complete masking there is no copy. And
 //! copies that do not fit.
 
-use gantry_node::clusters::{ClusterError, CopySpec};
+use gantry_node::{clusters::CopySpec, error::ClusterError};
 
 use super::copies::{batch, copy_of, files_with, number, started};
-use crate::support::machine::Machine;
-use crate::support::machine::SuperuserClients as _;
+use crate::support::machine::{Machine, SuperuserClients as _};
 
 const CANARY: &str = "canary-masked-address";
 

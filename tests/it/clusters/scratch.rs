@@ -11,8 +11,7 @@ use super::{
     copies::{batch, furnished, in_every_version, number, unfinished, until_made},
     text,
 };
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{Machine, PATIENCE, processes_under};
+use crate::support::machine::{Machine, PATIENCE, SuperuserClients as _, processes_under};
 
 const BYTES_MAX: u64 = 1 << 30;
 

@@ -3,8 +3,9 @@
 use std::{fs, time::Duration};
 
 use gantry_base::{clock::Entropy, ids::ProjectRef};
-use gantry_node::clusters::{
-    ClusterSpec, CopyPriority, Engine, UpgradeSpec, UpgradeStep, UpgradeSupport,
+use gantry_node::{
+    clusters::{ClusterSpec, CopyPriority, UpgradeSpec, UpgradeStep, UpgradeSupport},
+    engines::Engine,
 };
 use tokio::sync::watch;
 use tokio_postgres::Client;
@@ -13,9 +14,8 @@ use super::{
     copies::{batch, number},
     text,
 };
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
-    machine::{Machine, engines, first_uid, processes_under},
+    machine::{Machine, SuperuserClients as _, engines, first_uid, processes_under},
     note_skipped,
 };
 

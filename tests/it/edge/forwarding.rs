@@ -1,9 +1,7 @@
 //! Forwarding of requests to upstreams.
 
-use gantry::{
-    data_plane::{service_proxy, service_proxy::upstreams::Service},
-    platform::tables::Table,
-};
+use gantry::{data_plane::service_proxy, platform::tables::Table};
+use gantry_node::kits::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{

@@ -10,10 +10,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use gantry::{
-    data_plane::{service_proxy, service_proxy::upstreams::Service},
-    platform::http::Transport,
-};
+use gantry::{data_plane::service_proxy, platform::http::Transport};
+use gantry_node::kits::Service;
 use http_body_util::BodyExt;
 use hyper::{
     Request,

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use gantry::{
-    data_plane::{service_proxy, service_proxy::upstreams::Service},
-    platform::tables::Table,
-};
+use gantry::{data_plane::service_proxy, platform::tables::Table};
+use gantry_node::kits::Service;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -23,7 +23,7 @@ use gantry::{
     },
 };
 use gantry_base::ids::OrganizationId;
-use gantry_node::clusters::Account;
+use gantry_node::supervisor::Account;
 use http::StatusCode;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};

@@ -2,8 +2,10 @@
 
 use serde_json::json;
 
-use super::consent::{location, page, press};
-use super::flow::{Client, register};
+use super::{
+    consent::{location, page, press},
+    flow::{Client, register},
+};
 use crate::{
     support::TestApp,
     web::browser::{olga, signed_in},

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use gantry_node::clusters::bundled::BUNDLED;
+use gantry_node::engines::bundled::BUNDLED;
 
 use super::{Database, one, refusal};
 

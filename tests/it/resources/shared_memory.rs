@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::process::CommandExt, process::Command};
 
-use gantry_node::clusters::{namespaces_available, sandbox_available};
+use gantry_node::supervisor::{namespaces_available, sandbox_available};
 
 use super::{UIDS, attack, limits, project};
 use crate::support::machine::{By, Machine, is_root, kill};

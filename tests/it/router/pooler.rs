@@ -15,12 +15,12 @@ use gantry::{
     data_plane::{
         postgres_proxy::{self, PostgresProxyTls, SessionKind},
         projects::{Status, lease},
-        service_proxy::upstreams::Service,
-        services::{ServiceOptions, pooler, shelf::KitShelf, stop_all, sweep},
+        services::{ServiceOptions, pooler, stop_all, sweep},
     },
     platform::http::Transport,
 };
 use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::kits::{Service, shelf::KitShelf};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use tokio_postgres::{Config, config::SslMode, error::SqlState};
 
 use super::{PASSWORD, Way, config, connect, number, refusal};
-use crate::support::machine::SuperuserClients as _;
-use crate::support::{TestApp, client::Answer};
+use crate::support::{TestApp, client::Answer, machine::SuperuserClients as _};
 
 impl Way {
     async fn ask(&self, method: &str, rest: &str, body: Option<Value>) -> Answer {

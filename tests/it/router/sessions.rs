@@ -4,7 +4,7 @@ use std::{pin::pin, process::Command};
 
 use bytes::Bytes;
 use futures_util::{SinkExt, TryStreamExt, future::join_all};
-use gantry_node::clusters::Engine;
+use gantry_node::engines::Engine;
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_postgres::{CancelToken, NoTls, error::SqlState};

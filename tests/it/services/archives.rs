@@ -3,16 +3,14 @@
 
 use std::{collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc};
 
-use gantry::data_plane::{
-    projects::Status, service_proxy::upstreams::Service, services, services::shelf::KitShelf,
-};
+use gantry::data_plane::{projects::Status, services};
+use gantry_node::kits::{Service, shelf::KitShelf};
 use serde_json::{Value, json};
 
 use super::{auth::ArchiveApi, until};
-use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
-    machine::{Machine, host, is_root},
+    machine::{Machine, SuperuserClients as _, host, is_root},
     note_skipped,
 };
 

@@ -14,15 +14,13 @@ use gantry::{
     data_plane::{
         api_keys,
         projects::{Status, lease},
-        service_proxy::upstreams::{Service, UpstreamAddress},
-        services::{
-            self, ServiceOptions, ServiceUse, UnavailableReason, manifest::Manifest,
-            shelf::KitShelf, sweep,
-        },
+        service_proxy::upstreams::UpstreamAddress,
+        services::{self, ServiceOptions, ServiceUse, UnavailableReason, sweep},
     },
     platform::http::Transport,
 };
 use gantry_base::ids::{ProjectId, ProjectRef};
+use gantry_node::kits::{Service, manifest::Manifest, shelf::KitShelf};
 use libc::{EACCES, EPERM};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};

@@ -7,8 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::{postgrest::DataApi, until};
-use crate::support::machine::SuperuserClients as _;
-use crate::support::machine::{PATIENCE, kill};
+use crate::support::machine::{PATIENCE, SuperuserClients as _, kill};
 
 impl DataApi {
     async fn admin(&self, sql: &str) {

@@ -10,10 +10,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use gantry::data_plane::{
-    service_proxy::upstreams::Service,
-    services::{manifest::Manifest, shelf::KitShelf},
-};
+use gantry_node::kits::{Service, manifest::Manifest, shelf::KitShelf};
 use serde_json::{Value, json};
 
 use super::{functions::Functions, kits_with, until};

@@ -4,14 +4,14 @@ use std::{path::PathBuf, sync::Arc};
 
 use gantry::{
     app::Settings,
-    data_plane::{
-        service_proxy::upstreams::Service,
-        services::{self, ServiceOptions, functions::EgressPorts, shelf::KitShelf},
-    },
+    data_plane::services::{self, ServiceOptions, functions::EgressPorts},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::namespaces_available;
+use gantry_node::{
+    kits::{Service, shelf::KitShelf},
+    supervisor::namespaces_available,
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

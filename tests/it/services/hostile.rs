@@ -5,14 +5,13 @@ use std::{fs, sync::Arc};
 
 use gantry::{
     app::Settings,
-    data_plane::{
-        projects::Status,
-        service_proxy::upstreams::Service,
-        services::{ServiceOptions, shelf::KitShelf},
-    },
+    data_plane::{projects::Status, services::ServiceOptions},
     platform::http::Transport,
 };
-use gantry_node::clusters::namespaces_available;
+use gantry_node::{
+    kits::{Service, shelf::KitShelf},
+    supervisor::namespaces_available,
+};
 use libc::{EACCES, EPERM};
 use uuid::Uuid;
 

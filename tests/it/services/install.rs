@@ -5,10 +5,7 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
-use gantry::data_plane::{
-    service_proxy::upstreams::Service,
-    services::{install, shelf::KitShelf},
-};
+use gantry_node::kits::{Service, install, shelf::KitShelf};
 
 use super::kits;
 

@@ -2,8 +2,11 @@
 
 use std::{fs, sync::Arc};
 
-use gantry::data_plane::{projects::lease, service_proxy::upstreams::Service, services::sweep};
-use gantry_node::clusters::{ControlGroups, ResourceLimits, Resources};
+use gantry::data_plane::{projects::lease, services::sweep};
+use gantry_node::{
+    clusters::{ControlGroups, ResourceLimits, Resources},
+    kits::Service,
+};
 
 use super::{Floor, get, until};
 use crate::support::{

@@ -5,25 +5,21 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, process::Command, sync::
 
 use gantry::{
     app::Settings,
-    data_plane::{
-        projects::Status,
-        service_proxy::upstreams::Service,
-        services::{ServiceOptions, shelf::KitShelf},
-    },
+    data_plane::{projects::Status, services::ServiceOptions},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
+use gantry_node::kits::{Service, shelf::KitShelf};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::until;
-use crate::support::machine::SuperuserClients as _;
 use crate::{
     edge::{Answer, Gate},
     support::{
         TestApp,
-        machine::{Machine, PATIENCE, host, kill},
+        machine::{Machine, PATIENCE, SuperuserClients as _, host, kill},
         settings,
     },
 };

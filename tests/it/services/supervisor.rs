@@ -5,9 +5,9 @@ use std::fs;
 use futures_util::future::join_all;
 use gantry::data_plane::{
     projects::lease,
-    service_proxy::upstreams::Service,
     services::{ServiceState, UnavailableReason, pressure, sweep},
 };
+use gantry_node::kits::Service;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Floor, get, until};

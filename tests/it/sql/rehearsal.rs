@@ -13,7 +13,7 @@ use gantry::{
     },
     platform::error::Error,
 };
-use gantry_node::clusters::Engine;
+use gantry_node::engines::Engine;
 use serde_json::{Value, json};
 
 use super::{LIMITS, MIGRATION_LIMITS, clock, keyed, message, new, one, run, server, server_on};

@@ -17,10 +17,12 @@ use gantry_base::{clock::Entropy, ids::ProjectRef};
 use gantry_node::{
     cluster_driver::ClusterDriver,
     clusters::{
-        Account, ClusterError, ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, Home,
-        Host, Installed, Launcher, LayoutOptions, LocalDriver, ObservedState, OldVersions,
-        ResourceLimits, Resources, ServerSocket, sandbox_available,
+        ClusterSpec, ControlGroups, CopyPriority, Home, Host, LocalDriver, ObservedState,
+        ResourceLimits, Resources, ServerSocket,
     },
+    engines::{Engine, Engines, Installed, LayoutOptions, OldVersions},
+    error::ClusterError,
+    supervisor::{Account, Launcher, sandbox_available},
 };
 use rustix::{
     fs::FlockOperation,

@@ -7,7 +7,10 @@ use std::{env, fs, path::PathBuf, sync::Arc};
 
 use gantry::platform::db::Db;
 use gantry_base::clock::Entropy;
-use gantry_node::clusters::{Account, Control, Home};
+use gantry_node::{
+    clusters::{Control, Home},
+    supervisor::Account,
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Client, Config, NoTls};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gantry::data_plane::projects::{Status, reconciler};
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::Engines;
+use gantry_node::engines::Engines;
 use tokio::time::timeout;
 
 use super::text;

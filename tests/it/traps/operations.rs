@@ -15,7 +15,7 @@ use gantry::{
     platform::audit::Recorder,
 };
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::Engines;
+use gantry_node::engines::Engines;
 use serde_json::{Value, json};
 
 use super::{PLANT, assert_not_sprung, script};

@@ -13,8 +13,11 @@ use rustix::{
     io::Errno,
 };
 
-use crate::clusters::{At, Engine, Result};
-use crate::supervisor::ProcessOwner;
+use crate::{
+    engines::Engine,
+    error::{At, Result},
+    supervisor::ProcessOwner,
+};
 
 /// Folder of the data directory with copies of finished segments.
 pub const SPOOL: &str = "gantry_spool";

@@ -6,11 +6,16 @@ use gantry_base::clock::Entropy;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Config;
 
-use crate::clusters::{
-    At, ClusterError, Home, Result, blocking, files,
-    server::{Host, Server},
-    shutdown::ShutdownMode,
-    template::{self, Recipe},
+use crate::{
+    background::blocking,
+    clusters::{
+        Home,
+        server::{Host, Server},
+        shutdown::ShutdownMode,
+        template::{self, Recipe},
+    },
+    error::{At, ClusterError, Result},
+    files,
 };
 
 /// Name of the cluster, of its superuser and of its database.

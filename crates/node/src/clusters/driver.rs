@@ -13,17 +13,20 @@ use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
-use crate::cluster_driver::{ClusterDriver, ServerSettings};
-use crate::clusters::{
-    ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, IsolationStep,
-    KeptCluster, LocalDriver, PlatformConflict, PrivilegeFinding, RecoveredCluster,
-    RecoveredServer, RecoveryOptions, ResourceLimits, Resources, Result, RunningServer,
-    ScratchCopy, ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers,
-    UpgradeSpec, UpgradeStep,
-    resources::{
-        Measurement,
-        disk::{self, DiskUsage},
+use crate::{
+    cluster_driver::{ClusterDriver, ServerSettings},
+    clusters::{
+        ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, IsolationStep, KeptCluster,
+        LocalDriver, PlatformConflict, PrivilegeFinding, RecoveredCluster, RecoveredServer,
+        RecoveryOptions, ResourceLimits, Resources, RunningServer, ScratchCopy, ServerSocket,
+        Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
+        resources::{
+            Measurement,
+            disk::{self, DiskUsage},
+        },
     },
+    engines::{Engine, Engines},
+    error::Result,
 };
 
 #[async_trait]

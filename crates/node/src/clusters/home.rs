@@ -35,8 +35,11 @@ use gantry_base::ids::ProjectRef;
 use rustix::fs::{FlockOperation, Mode};
 use sha2::{Digest, Sha256};
 
-use crate::clusters::{Account, At, ClusterError, Result, files};
-use crate::supervisor::{ProcessOwner, account::is_root};
+use crate::{
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::{Account, ProcessOwner, account::is_root},
+};
 
 /// Maximum length of the path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;

@@ -13,8 +13,12 @@ use std::{
 use clap::{ArgAction, Args, ValueEnum};
 use landlock::AccessFs;
 
-use crate::clusters::{ArchiveWay, Engine, system_calls, vault_key};
-use crate::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, Sandbox};
+use crate::{
+    clusters::{ArchiveWay, vault_key},
+    engines::Engine,
+    supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, Sandbox},
+    system_calls::postgres,
+};
 
 /// Name of the hidden subcommand that calls [`launch`].
 pub const SUBCOMMAND: &str = "launch";
@@ -254,7 +258,7 @@ impl LaunchPlan {
                 .collect(),
             ports: Vec::new(),
             listen_ports: Vec::new(),
-            system_calls: &system_calls::POSTGRES,
+            system_calls: &postgres::POSTGRES,
             executes: false,
         }
     }

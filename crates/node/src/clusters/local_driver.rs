@@ -18,18 +18,23 @@ use gantry_base::{clock::Entropy, ids::ProjectRef};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::{Client, Config};
 
-use crate::clusters::{
-    At, ClusterError, Engine, Engines, Home, Launcher, Result, blocking, files,
-    identity::{self, SystemId},
-    idle,
-    resources::{ResourceLimits, Resources},
-    running::RunningServer,
-    server::{Host, Server},
-    shutdown::ShutdownMode,
-    socket::ServerSocket,
-    template, vault_key,
+use crate::{
+    background::{blocking, idle},
+    clusters::{
+        ClusterSpec, CopyPriority, Home,
+        identity::{self, SystemId},
+        resources::{ResourceLimits, Resources},
+        running::RunningServer,
+        server::{Host, Server},
+        shutdown::ShutdownMode,
+        socket::ServerSocket,
+        template, vault_key,
+    },
+    engines::{Engine, Engines},
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::{Launcher, ProcessOwner},
 };
-use crate::supervisor::ProcessOwner;
 
 /// Concurrent copies. More would not increase the throughput.
 const COPIES_MAX: usize = 2;
@@ -40,27 +45,6 @@ const TRASH_BATCH: usize = 16;
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// The time that a server gets to stop if its data is deleted anyway.
 const DISCARD_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The properties of a new cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterSpec {
-    /// The project of the cluster.
-    pub project: ProjectRef,
-    /// User and group id of its files and processes, which no other project has. Without root, they
-    /// belong to Gantry's own account.
-    pub uid: u32,
-    /// Major version of its PostgreSQL.
-    pub major: u16,
-}
-
-/// The scheduling priority of the copy that creates a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyPriority {
-    /// Normal priority: a client waits for the cluster.
-    Foreground,
-    /// The lowest priority: no client waits for the cluster.
-    Background,
-}
 
 /// The observed state of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::clusters::{At, ClusterError, Result};
+use crate::error::{At, ClusterError, Result};
 
 /// The file in a data folder that records its location.
 const FILE: &str = "location";

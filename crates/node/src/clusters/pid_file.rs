@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::process::Pid;
 
-use crate::clusters::files;
+use crate::files;
 
 /// The pid and status in a `postmaster.pid`. Only a hint: the file survives a crash, and the tenant
 /// may be able to write it.

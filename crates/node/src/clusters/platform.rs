@@ -10,10 +10,12 @@ use std::{collections::HashSet, fmt};
 use sha2::{Digest, Sha256};
 use tokio_postgres::{Client, error::SqlState};
 
-use crate::clusters::{
-    ClusterError, Result,
-    superuser::SuperuserSession,
-    template::{self, SERVICE_ROLES},
+use crate::{
+    clusters::{
+        superuser::SuperuserSession,
+        template::{self, SERVICE_ROLES},
+    },
+    error::{ClusterError, Result},
 };
 
 /// A part of the platform that was not applied, because an object of the tenant has the name of one

@@ -1,9 +1,9 @@
 //! Privileges that only the platform has: found in the catalogs of a cluster, and revoked. Finding
 //! and revoking are two steps, so that a finding is recorded before its evidence is gone.
 
-use crate::clusters::{
-    ClusterError, Result,
-    superuser::{self, SqlArgument, SqlError, SuperuserSession},
+use crate::{
+    clusters::superuser::{self, SqlArgument, SqlError, SuperuserSession},
+    error::{ClusterError, Result},
 };
 
 /// The first version that records the grantor of a membership, as `granted by` names it.

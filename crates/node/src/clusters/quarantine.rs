@@ -10,11 +10,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
-use crate::clusters::{
-    ClusterError, Result, blocking,
-    server::Server,
-    superuser::{self, SqlError, SuperuserSession},
-    template,
+use crate::{
+    background::blocking,
+    clusters::{
+        server::Server,
+        superuser::{self, SqlError, SuperuserSession},
+        template,
+    },
+    error::{ClusterError, Result},
 };
 
 /// Maximum number of roles that own something.

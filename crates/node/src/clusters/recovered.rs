@@ -8,13 +8,16 @@ use std::collections::BTreeMap;
 use secrecy::SecretString;
 use tokio_postgres::Client;
 
-use crate::clusters::{
-    IsolationStep, LocalDriver, Result, UnfinishedCluster,
-    online_copy::{self, CopyProgress, Isolation},
-    recovery,
-    server::Server,
-    shutdown::ShutdownMode,
-    template::{self, OWNER},
+use crate::{
+    clusters::{
+        IsolationStep, LocalDriver, UnfinishedCluster,
+        online_copy::{self, CopyProgress, Isolation},
+        recovery,
+        server::Server,
+        shutdown::ShutdownMode,
+        template::{self, OWNER},
+    },
+    error::Result,
 };
 
 /// Settings of sessions that read tables. They override those that the tenant attached to roles and

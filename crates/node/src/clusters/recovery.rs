@@ -20,15 +20,20 @@ use tokio_postgres::Row;
 
 pub(super) use self::finish::complete;
 use self::finish::keep_log;
-use crate::clusters::{
-    At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files,
-    online_copy::{QUARANTINE, QUARANTINE_17},
-    server::Server,
-    shutdown::ShutdownMode,
-    superuser::{self, SqlArgument, SuperuserSession},
-    template, vault_key,
+use crate::{
+    background::blocking,
+    clusters::{
+        ClusterSpec, LocalDriver,
+        online_copy::{QUARANTINE, QUARANTINE_17},
+        server::Server,
+        shutdown::ShutdownMode,
+        superuser::{self, SqlArgument, SuperuserSession},
+        template, vault_key,
+    },
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::ProcessOwner,
 };
-use crate::supervisor::ProcessOwner;
 
 mod finish;
 
@@ -479,7 +484,7 @@ async fn check_database(
         let read = session
             .query_with(&superuser::CHECK_TABLE, &arguments)
             .await;
-        let damage = read.map_err(|error| damaged(&name, &super::sql_text(&error)))?;
+        let damage = read.map_err(|error| damaged(&name, &crate::error::sql_text(&error)))?;
         if let Some(damage) = damage.first() {
             let text: String = damage.try_get(0).map_err(sql_error)?;
             return Err(damaged(&name, &text));
@@ -491,7 +496,7 @@ async fn check_database(
         let (number, name) = numbered(&row)?;
         let arguments = [SqlArgument::Quoted(&tree), SqlArgument::Literal(&number)];
         let checked = session.query_with(&superuser::CHECK_TREE, &arguments).await;
-        checked.map_err(|error| damaged(&name, &super::sql_text(&error)))?;
+        checked.map_err(|error| damaged(&name, &crate::error::sql_text(&error)))?;
         recovered.indexes += 1;
     }
     Ok(())

@@ -2,11 +2,14 @@
 
 use gantry_base::ids::ProjectRef;
 
-use crate::clusters::{
-    ClusterError, LocalDriver, PlatformConflict, PrivilegeFinding, Result, blocking, platform,
-    privileges,
-    superuser::{self, SqlArgument, SuperuserSession},
-    template,
+use crate::{
+    background::blocking,
+    clusters::{
+        LocalDriver, PlatformConflict, PrivilegeFinding, platform, privileges,
+        superuser::{self, SqlArgument, SuperuserSession},
+        template,
+    },
+    error::{ClusterError, Result},
 };
 
 impl LocalDriver {

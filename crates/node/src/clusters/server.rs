@@ -22,16 +22,22 @@ use rustix::{
 use tokio::time::{sleep, timeout};
 
 pub use self::sessions::NO_LIBRARIES;
-use crate::clusters::{
-    ArchiveWay, At, ClusterError, Engine, LaunchPlan, Result, blocking, files, home,
-    launch::EngineFiles,
-    pid_file::PidFile,
-    process::{ProcessFamily, ProcessKind, ServerProcesses},
-    resources::{self, Resources},
-    running::RunningServer,
-    shutdown::ShutdownMode,
+use crate::{
+    background::blocking,
+    clusters::{
+        ArchiveWay, LaunchPlan, home,
+        launch::EngineFiles,
+        pid_file::PidFile,
+        process::{ProcessFamily, ProcessKind, ServerProcesses},
+        resources::{self, Resources},
+        running::RunningServer,
+        shutdown::ShutdownMode,
+    },
+    engines::Engine,
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::{LaunchBounds, Launcher, LauncherError, ProcessHandle, ProcessOwner},
 };
-use crate::supervisor::{LaunchBounds, Launcher, LauncherError, ProcessHandle, ProcessOwner};
 
 /// The interval of polling for changes without an event: an `exec`, or readiness of a server.
 const POLL: Duration = Duration::from_millis(2);

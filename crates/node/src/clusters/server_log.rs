@@ -6,7 +6,7 @@ use std::{fs::File, io, path::Path};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, statat};
 use serde::Deserialize;
 
-use crate::clusters::files;
+use crate::files;
 
 /// Folder of the collector's files in the data directory.
 const FOLDER: &str = "log";

@@ -10,11 +10,13 @@ use gantry_base::ids::ProjectRef;
 use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
-use crate::clusters::{
-    At, ClusterError, LocalDriver, Result, blocking, files, server::Server, superuser,
-    template::OVERRIDES,
+use crate::{
+    background::blocking,
+    clusters::{LocalDriver, server::Server, superuser, template::OVERRIDES},
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::ProcessHandle,
 };
-use crate::supervisor::ProcessHandle;
 
 /// The time limit of a check.
 const CHECK_PATIENCE: Duration = Duration::from_secs(20);

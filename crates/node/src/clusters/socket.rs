@@ -26,11 +26,13 @@ use rustix::{
 };
 use tokio::net::UnixStream;
 
-use crate::clusters::{
-    home::{Home, SOCKET},
-    process::ServerProcesses,
+use crate::{
+    clusters::{
+        home::{Home, SOCKET},
+        process::ServerProcesses,
+    },
+    supervisor::ProcessOwner,
 };
-use crate::supervisor::ProcessOwner;
 
 /// The Unix socket of one server, with the properties that identify the server. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -13,12 +13,17 @@ use gantry_base::clock::Entropy;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
-use crate::clusters::{
-    Account, At, ClusterError, Home, Result, blocking, files, platform,
-    server::{Host, Server},
-    shutdown::ShutdownMode,
+use crate::{
+    background::blocking,
+    clusters::{
+        Home, platform,
+        server::{Host, Server},
+        shutdown::ShutdownMode,
+    },
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::{Account, ProcessOwner},
 };
-use crate::supervisor::ProcessOwner;
 
 /// The superuser of a project's cluster. Has no password.
 pub const SUPERUSER: &str = "supabase_admin";

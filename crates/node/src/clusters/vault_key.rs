@@ -12,8 +12,11 @@ use std::{
 
 use gantry_base::clock::Entropy;
 
-use crate::clusters::{At, Result, files};
-use crate::supervisor::ProcessOwner;
+use crate::{
+    error::{At, Result},
+    files,
+    supervisor::ProcessOwner,
+};
 
 /// Length of a key in bytes.
 const KEY_BYTES: usize = 32;

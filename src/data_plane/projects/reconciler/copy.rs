@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use gantry_base::ids::{OrganizationId, ProjectId, ProjectRef};
-use gantry_node::clusters::{
-    self, ClusterError, CopyProgress, CopyReport, CopySpec, ResourceLimits,
+use gantry_node::{
+    clusters::{CopyProgress, CopyReport, CopySpec, ResourceLimits},
+    error::ClusterError,
 };
 use tokio_postgres::Row;
 
@@ -169,7 +170,7 @@ async fn observed(
     };
     let copied = tokio::select! {
         copied = timed(context, Step::Create, copy) => copied,
-        () = follow => Err(clusters::ClusterError::ShuttingDown).context("copying a cluster"),
+        () = follow => Err(ClusterError::ShuttingDown).context("copying a cluster"),
     };
     copied.map_err(|error| refusal.unwrap_or(error))
 }

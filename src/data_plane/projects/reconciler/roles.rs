@@ -1,7 +1,10 @@
 //! Roles, schemas and grants of a project before it becomes healthy.
 
 use gantry_base::ids::OrganizationId;
-use gantry_node::clusters::{ClusterError, PlatformConflict, PrivilegeFinding, SuperuserSession};
+use gantry_node::{
+    clusters::{PlatformConflict, PrivilegeFinding, SuperuserSession},
+    error::ClusterError,
+};
 use serde_json::json;
 
 use super::ClusterPlan;

@@ -12,7 +12,13 @@ mod storage;
 use std::path::Path;
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::superuser;
+use gantry_node::{
+    clusters::superuser,
+    kits::{
+        Service,
+        manifest::{Manifest, login_role},
+    },
+};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
@@ -21,7 +27,6 @@ pub(super) use self::settings::{push, try_out};
 use super::{
     folder::{InstanceFolder, StartedKit},
     instance::InstanceId,
-    manifest::{Manifest, login_role},
     rest,
     start::StartFailure,
     unavailable::UnavailableReason,
@@ -30,7 +35,6 @@ use crate::data_plane::{
     api_keys::issuer::{VerifierKeys, verifier_keys},
     context::DataPlaneContext,
     projects,
-    service_proxy::upstreams::Service,
     service_settings::{
         self, AUTH, POOLER, REALTIME, STORAGE, ServiceSettings, SettingsCatalog,
         setting::RenderedVariable,

@@ -2,6 +2,7 @@
 //! service's own API after each start, with limits that change in the running process.
 
 use gantry_base::ids::ProjectRef;
+use gantry_node::kits::Service;
 use hyper::{Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
@@ -11,7 +12,6 @@ use crate::{
     data_plane::{
         api_keys::issuer::{VerifierKeys, verifier_keys},
         context::DataPlaneContext,
-        service_proxy::upstreams::Service,
         service_settings::{REALTIME, ServiceSettings, setting::RenderedVariable},
         services::{
             instance::RunningInstance, probe, start::StartFailure, unavailable::UnavailableReason,

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use gantry_node::kits::Service;
 use serde_json::{Map, Value};
 
 use crate::{
     data_plane::{
         context::DataPlaneContext,
-        service_proxy::upstreams::Service,
         service_settings::{self, ServiceSettings},
         services::{
             environment::realtime,

@@ -12,7 +12,11 @@ use std::{
 };
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::supervisor::ProcessOwner;
+use gantry_node::{
+    kits::kit::InstalledKit,
+    services::{launch::ServiceLaunchPlan, scratch::ARGUMENT as SCRATCH},
+    supervisor::ProcessOwner,
+};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 use tokio::{
@@ -36,9 +40,6 @@ use crate::data_plane::{
     services::{
         folder::InstanceFolder,
         instance::{FunctionVersion, InstanceId},
-        kit::InstalledKit,
-        launch::ServiceLaunchPlan,
-        scratch::ARGUMENT as SCRATCH,
         start::StartFailure,
         unavailable::UnavailableReason,
     },

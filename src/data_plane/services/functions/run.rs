@@ -6,7 +6,10 @@ use gantry_base::{
     clock::Ticks,
     ids::{ProjectId, ProjectRef},
 };
-use gantry_node::supervisor::ProcessOwner;
+use gantry_node::{
+    kits::{Service, kit::InstalledKit},
+    supervisor::ProcessOwner,
+};
 use tokio::{sync::Semaphore, time::timeout};
 use uuid::Uuid;
 
@@ -23,12 +26,10 @@ use crate::{
         api_keys::{self, AcceptedKeys},
         context::DataPlaneContext,
         projects::Status,
-        service_proxy::upstreams::Service,
         services::{
             crashes::ServiceCaller,
             folder::InstanceFolder,
             instance::{FunctionVersion, InstanceId, RunningInstance, ServiceUse},
-            kit::InstalledKit,
             start::{self, StartFailure},
             stop,
             unavailable::{Unavailable, UnavailableReason},

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, io, time::Duration};
 
 use gantry_base::ids::ProjectId;
+use gantry_node::kits::Service;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
 use super::{CONSOLE, ROLE, USERS};
 use crate::data_plane::{
-    context::DataPlaneContext,
-    service_proxy::upstreams::{Service, UpstreamAddress},
+    context::DataPlaneContext, service_proxy::upstreams::UpstreamAddress,
     services::instance::RunningInstance,
 };
 

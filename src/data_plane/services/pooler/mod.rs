@@ -13,14 +13,13 @@
 
 mod admin;
 mod config;
-pub(super) mod install;
 mod pause;
 mod take_over;
 
 use std::{sync::Arc, time::Duration};
 
 use gantry_base::ids::{ProjectId, ProjectRef};
-use gantry_node::{clusters::ServerSocket, supervisor::ProcessOwner};
+use gantry_node::{clusters::ServerSocket, kits::Service, supervisor::ProcessOwner};
 use rustix::process::Signal;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
@@ -43,11 +42,7 @@ use super::{
     unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
-    data_plane::{
-        context::DataPlaneContext,
-        projects,
-        service_proxy::upstreams::{Service, UpstreamAddress},
-    },
+    data_plane::{context::DataPlaneContext, projects, service_proxy::upstreams::UpstreamAddress},
     platform::error::Error,
 };
 

@@ -5,6 +5,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use gantry_node::kits::Service;
 use hyper::StatusCode;
 use rustix::process::Signal;
 use secrecy::{ExposeSecret, SecretString};
@@ -12,10 +13,8 @@ use tokio::time::timeout;
 
 use super::{CONFIG, KEYS, KeySetCheck, settings, settings::StoredSettings, with_settings};
 use crate::data_plane::{
-    api_keys,
-    api_keys::AcceptedKeys,
+    api_keys::{self, AcceptedKeys},
     context::DataPlaneContext,
-    service_proxy::upstreams::Service,
     services::{
         instance::{Instance, RunningInstance},
         probe, stop,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use gantry_base::ids::ProjectId;
+use gantry_node::kits::Service;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Transaction;
@@ -15,7 +16,6 @@ use crate::{
     data_plane::{
         context::DataPlaneContext,
         projects::{self, Status},
-        service_proxy::upstreams::Service,
         service_settings::{
             SettingValues, recorded_change,
             setting::{ServiceSetting, TextForm, ValueType, check_value},

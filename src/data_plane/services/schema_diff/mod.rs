@@ -4,9 +4,6 @@
 //! under the account of the project's services, without network and without passwords, reaches two
 //! databases by `sessions`, and is bounded in time, memory and output.
 
-mod kit;
-mod packages;
-
 use std::{
     fs::{self, DirBuilder, Permissions},
     io,
@@ -17,7 +14,11 @@ use std::{
 };
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::supervisor::ProcessOwner;
+use gantry_node::{
+    kits::{Service, kit::KitError},
+    services::launch::ServiceLaunchPlan,
+    supervisor::ProcessOwner,
+};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::{
@@ -26,11 +27,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-pub use self::{
-    kit::{NAME, SchemaDiffKit, find, install},
-    packages::VERSION,
-};
-use super::{find_kit, kit::KitError, launch::ServiceLaunchPlan, start};
+use super::{find_kit, start};
 use crate::{
     data_plane::{
         context::DataPlaneContext,
@@ -39,9 +36,12 @@ use crate::{
             session::ConnectTarget,
             session_socket::{SessionLogin, SessionSocket},
         },
-        service_proxy::upstreams::Service,
     },
     platform::error::{Context as _, Error},
+};
+pub use gantry_node::kits::{
+    schema_diff::{NAME, SchemaDiffKit, find, install},
+    schema_diff_packages::VERSION,
 };
 
 /// Number of the account among those of a project: the one after those of services.

@@ -10,16 +10,20 @@ use std::{
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{Row, types::FromSql};
 
-use crate::clusters::{
-    ClusterError, Result, blocking, identity, idle,
-    online_copy::{
-        CopyPhase, CopyProgress, CopySpec,
-        copier::{Copier, CopyControl, CopyCounts},
+use crate::{
+    background::{blocking, idle},
+    clusters::{
+        identity,
+        online_copy::{
+            CopyPhase, CopyProgress, CopySpec,
+            copier::{Copier, CopyControl, CopyCounts},
+        },
+        server::Server,
+        superuser::{self, SqlParams, SuperuserSession, SuperuserStatement},
     },
-    server::Server,
-    superuser::{self, SqlParams, SuperuserSession, SuperuserStatement},
+    error::{ClusterError, Result},
+    supervisor::ProcessOwner,
 };
-use crate::supervisor::ProcessOwner;
 
 /// Bytes per second at the begin, and the bounds of adjustment.
 const SPEED: u64 = 200 << 20;

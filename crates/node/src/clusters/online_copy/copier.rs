@@ -25,11 +25,14 @@ use rustix::{
     io::Errno,
 };
 
-use crate::clusters::{
-    ClusterError, Result, identity,
-    online_copy::direct_io::{AlignedBuffer, DirectFile},
+use crate::{
+    clusters::{
+        identity,
+        online_copy::direct_io::{AlignedBuffer, DirectFile},
+    },
+    error::{ClusterError, Result},
+    supervisor::ProcessOwner,
 };
-use crate::supervisor::ProcessOwner;
 
 /// Largest file, in bytes: PostgreSQL splits relations into segments of 1 GiB.
 const FILE_BYTES_MAX: u64 = 1 << 30;

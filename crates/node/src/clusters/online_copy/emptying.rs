@@ -6,12 +6,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::clusters::{
-    ClusterError, Result,
-    online_copy::isolation::{IsolationLog, execute, run, run_with, sql_error, value},
-    quarantine::{OwnerLogins, SchemaUsage},
-    superuser::{self, SqlArgument, SuperuserSession},
-    template::SERVICE_ROLES,
+use crate::{
+    clusters::{
+        online_copy::isolation::{IsolationLog, execute, run, run_with, sql_error, value},
+        quarantine::{OwnerLogins, SchemaUsage},
+        superuser::{self, SqlArgument, SuperuserSession},
+        template::SERVICE_ROLES,
+    },
+    error::{ClusterError, Result},
 };
 
 /// Maximum number of tables of a database.

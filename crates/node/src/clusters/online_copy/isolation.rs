@@ -13,18 +13,19 @@ use postgres_protocol::escape::escape_identifier;
 use secrecy::{ExposeSecret, SecretString};
 use tokio_postgres::{Client, Row, types::FromSql};
 
-use crate::clusters::{
-    ClusterError, Result,
-    online_copy::{
-        emptying, masking,
-        progress::{CopyPhase, CopyProgress},
+use crate::{
+    clusters::{
+        online_copy::{
+            emptying, masking,
+            progress::{CopyPhase, CopyProgress},
+        },
+        privileges,
+        quarantine::{OwnerLogins, SchemaUsage},
+        server::Server,
+        superuser::{self, SqlArgument, SuperuserSession, SuperuserStatement},
+        template::{REPAIR_DATABASE, SERVICE_ROLES},
     },
-    privileges,
-    quarantine::{OwnerLogins, SchemaUsage},
-    server::Server,
-    sql_text,
-    superuser::{self, SqlArgument, SuperuserSession, SuperuserStatement},
-    template::{REPAIR_DATABASE, SERVICE_ROLES},
+    error::{ClusterError, Result, sql_text},
 };
 
 /// Maximum number of databases of a copied cluster.

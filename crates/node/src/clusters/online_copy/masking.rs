@@ -4,12 +4,14 @@
 //! tenant that they call have no other rights. Changed tables are rewritten afterwards, by their
 //! owners, with their statistics, because old rows stay in the files.
 
-use crate::clusters::{
-    ClusterError, Result,
-    online_copy::isolation::{execute, run, run_with, sql_error, value},
-    quarantine::OwnerLogins,
-    superuser::{self, SqlArgument, SuperuserSession},
-    template,
+use crate::{
+    clusters::{
+        online_copy::isolation::{execute, run, run_with, sql_error, value},
+        quarantine::OwnerLogins,
+        superuser::{self, SqlArgument, SuperuserSession},
+        template,
+    },
+    error::{ClusterError, Result},
 };
 
 /// The database of the project, which the rules change.

@@ -32,14 +32,19 @@ pub use self::{
     scratch::ScratchCopy,
     snapshot::Snapshot,
 };
-use crate::clusters::{
-    At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files,
-    identity::{self, SystemId},
-    server::Server,
-    shutdown::ShutdownMode,
-    template,
+use crate::{
+    background::blocking,
+    clusters::{
+        ClusterSpec, LocalDriver,
+        identity::{self, SystemId},
+        server::Server,
+        shutdown::ShutdownMode,
+        template,
+    },
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::ProcessOwner,
 };
-use crate::supervisor::ProcessOwner;
 
 /// File beside the data directory with the [`CopyReport`].
 const REPORT: &str = "copy.json";

@@ -9,12 +9,17 @@ use std::path::PathBuf;
 use gantry_base::ids::ProjectRef;
 use tokio::runtime::Handle;
 
-use crate::clusters::online_copy::{CopyProgress, CopySpec, READY_PATIENCE, STOP_PATIENCE};
 use crate::{
+    background::blocking,
     clusters::{
-        ClusterSpec, LocalDriver, Result, ServerSocket, blocking, files, server::Server,
-        shutdown::ShutdownMode, template, vault_key,
+        ClusterSpec, LocalDriver, ServerSocket,
+        online_copy::{CopyProgress, CopySpec, READY_PATIENCE, STOP_PATIENCE},
+        server::Server,
+        shutdown::ShutdownMode,
+        template, vault_key,
     },
+    error::Result,
+    files,
     supervisor::ProcessOwner,
 };
 

@@ -9,16 +9,21 @@ use std::{
 
 use gantry_base::ids::ProjectRef;
 
-use crate::clusters::online_copy::{
-    backup::{Backup, BackupEnd, CancelOnDrop, SPEED_MAX, one, sql_error, start_of, value},
-    copier::{Copier, CopyControl},
-    progress::CopyProgress,
-};
 use crate::{
+    background::blocking,
     clusters::{
-        ClusterError, LocalDriver, Result, blocking, files, identity::ControlState, server::Server,
+        LocalDriver,
+        identity::ControlState,
+        online_copy::{
+            backup::{Backup, BackupEnd, CancelOnDrop, SPEED_MAX, one, sql_error, start_of, value},
+            copier::{Copier, CopyControl},
+            progress::CopyProgress,
+        },
+        server::Server,
         superuser, vault_key,
     },
+    error::{ClusterError, Result},
+    files,
     supervisor::ProcessOwner,
 };
 
@@ -165,7 +170,7 @@ async fn copy_running(source: &Server, snapshot: &mut Snapshot, bytes_max: u64) 
 async fn copy_stopped(source: &Server, snapshot: &mut Snapshot, bytes_max: u64) -> Result<()> {
     let (from, to) = (source.data().to_owned(), snapshot.data());
     let owners = (source.run_as(), ProcessOwner::own_account());
-    super::super::idle(move || {
+    crate::background::idle(move || {
         let control = Arc::new(CopyControl::new(SPEED_MAX));
         let mut copier = Copier::new(&from, &to, owners, bytes_max, control)?;
         copier.copy_files()?;

@@ -4,10 +4,14 @@ use std::{fs, path::Path};
 
 use gantry_base::clock::Entropy;
 
-use crate::clusters::{
-    At, ClusterError, Result, blocking, files,
-    identity::{self, ControlState, SystemId},
-    template,
+use crate::{
+    background::blocking,
+    clusters::{
+        identity::{self, ControlState, SystemId},
+        template,
+    },
+    error::{At, ClusterError, Result},
+    files,
 };
 
 use crate::clusters::recovery::TimelineFork;

@@ -5,19 +5,20 @@ use std::collections::HashMap;
 use gantry_base::ids::ProjectRef;
 use rustix::process::{Pid, Signal};
 
-use crate::clusters::{
-    resources::{
-        Counts, Resources,
-        disk::{self, DiskUsage},
-        usage::{self, ProcessUsage},
-    },
-    superuser,
-};
 use crate::{
+    background::{blocking, idle},
     clusters::{
-        At, ClusterError, LocalDriver, Result, blocking, idle, server::Server,
+        LocalDriver,
+        resources::{
+            Counts, Resources,
+            disk::{self, DiskUsage},
+            usage::{self, ProcessUsage},
+        },
+        server::Server,
         shutdown::ShutdownMode,
+        superuser,
     },
+    error::{At, ClusterError, Result},
     supervisor::ProcessHandle,
 };
 

@@ -8,8 +8,10 @@ use std::{
 
 use rustix::process::Pid;
 
-use crate::clusters::resources::shared_memory;
-use crate::supervisor::{live_uid, pids};
+use crate::{
+    clusters::resources::shared_memory,
+    supervisor::{live_uid, pids},
+};
 
 /// Maximum number of processes that are measured for one project. A project can exceed it only
 /// without a limit of the kernel; the watchdog then stops its server.

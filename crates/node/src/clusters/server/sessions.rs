@@ -5,9 +5,14 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
-use crate::clusters::server::{Server, home};
-use crate::clusters::{
-    ClusterError, Result, socket::ServerSocket, superuser::SUPERUSER_OPTIONS, template,
+use crate::{
+    clusters::{
+        server::{Server, home},
+        socket::ServerSocket,
+        superuser::SUPERUSER_OPTIONS,
+        template,
+    },
+    error::{ClusterError, Result},
 };
 
 /// The time limit of one connection attempt.

@@ -8,13 +8,18 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::clusters::{
-    At, ClusterError, Result, archive_way, blocking, files, home,
-    pid_file::PidFile,
-    server::{CHILD_GRACE, EXEC_PATIENCE, HINT_CHECKS, HOLD_PATIENCE, POLL, Server, all_ended},
-    server_log,
+use crate::{
+    background::blocking,
+    clusters::{
+        archive_way, home,
+        pid_file::PidFile,
+        server::{CHILD_GRACE, EXEC_PATIENCE, HINT_CHECKS, HOLD_PATIENCE, POLL, Server, all_ended},
+        server_log,
+    },
+    error::{At, ClusterError, Result},
+    files,
+    supervisor::{LAUNCH_TIMEOUT, LaunchBounds, ProcessHandle},
 };
-use crate::supervisor::{LAUNCH_TIMEOUT, LaunchBounds, ProcessHandle};
 
 /// A server that was started, or was found running.
 struct StartedServer {

@@ -4,8 +4,15 @@ use gantry_base::ids::ProjectRef;
 use tokio::net::UnixStream;
 use tokio_postgres::NoTls;
 
-use crate::clusters::superuser::{SqlError, SuperuserSession};
-use crate::clusters::{LocalDriver, Result, server::Server, template};
+use crate::{
+    clusters::{
+        LocalDriver,
+        server::Server,
+        superuser::{SqlError, SuperuserSession},
+        template,
+    },
+    error::Result,
+};
 
 /// The database of a project.
 const DATABASE: &str = "postgres";

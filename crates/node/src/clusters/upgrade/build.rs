@@ -16,14 +16,10 @@ use std::{
 use tokio::{process::Command, sync::watch};
 use tokio_postgres::Row;
 
-use crate::clusters::upgrade::{
-    UpgradeLaunchPlan, UpgradeSpec, UpgradeStep,
-    definitions::{self, DomainConstraint},
-    output,
-};
 use crate::{
+    background::blocking,
     clusters::{
-        At, ClusterError, Engine, LocalDriver, Resources, Result, blocking, files, home,
+        LocalDriver, Resources, home,
         launch::EngineFiles,
         online_copy::{QUARANTINE, QUARANTINE_17},
         privileges,
@@ -32,7 +28,15 @@ use crate::{
         shutdown::ShutdownMode,
         superuser::{self, SqlArgument, SuperuserSession, SuperuserStatement},
         template,
+        upgrade::{
+            UpgradeLaunchPlan, UpgradeSpec, UpgradeStep,
+            definitions::{self, DomainConstraint},
+            output,
+        },
     },
+    engines::Engine,
+    error::{At, ClusterError, Result},
+    files,
     supervisor::ProcessOwner,
 };
 

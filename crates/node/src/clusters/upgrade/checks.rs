@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use gantry_base::ids::ProjectRef;
 use tokio_postgres::Row;
 
-use crate::clusters::upgrade::build::sql_error;
-use crate::clusters::{
-    Engine, LocalDriver, Result,
-    resources::disk,
-    superuser::{self, SuperuserSession},
+use crate::{
+    clusters::{
+        LocalDriver,
+        resources::disk,
+        superuser::{self, SuperuserSession},
+        upgrade::build::sql_error,
+    },
+    engines::Engine,
+    error::Result,
 };
 
 /// Maximum number of things that are named per kind and database.

@@ -6,11 +6,13 @@
 
 use tokio_postgres::Row;
 
-use crate::clusters::upgrade::build::{sql_error, value};
-use crate::clusters::{
-    ClusterError, Result,
-    quarantine::OwnerLogins,
-    superuser::{self, SqlArgument, SuperuserSession},
+use crate::{
+    clusters::{
+        quarantine::OwnerLogins,
+        superuser::{self, SqlArgument, SuperuserSession},
+        upgrade::build::{sql_error, value},
+    },
+    error::{ClusterError, Result},
 };
 
 /// Maximum number of constraints of domains in a database.
@@ -108,7 +110,7 @@ pub(super) async fn unblock(
                     "the constraint {} of domain {} cannot be restored: {}",
                     constraint.name,
                     constraint.domain,
-                    crate::clusters::sql_text(&cause)
+                    crate::error::sql_text(&cause)
                 ))
             })?;
         if constraint.is_valid {

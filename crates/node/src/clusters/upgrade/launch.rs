@@ -20,16 +20,18 @@ use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
 use crate::{
+    background::blocking,
     clusters::{
-        At, ClusterError, Result, blocking, files,
         launch::{LOADERS, READABLE},
         settings::KillOnDrop,
-        system_calls,
     },
+    error::{At, ClusterError, Result},
+    files,
     supervisor::{
         AccessRule, Launch, LaunchBounds, LaunchError, Launcher, LauncherError, ProcessHandle,
         Sandbox,
     },
+    system_calls::postgres,
 };
 
 /// Name of the hidden subcommand that calls [`launch`].
@@ -145,7 +147,7 @@ impl UpgradeLaunchPlan {
                 .collect(),
             ports: Vec::new(),
             listen_ports: Vec::new(),
-            system_calls: &system_calls::UPGRADE,
+            system_calls: &postgres::UPGRADE,
             executes: true,
         }
     }

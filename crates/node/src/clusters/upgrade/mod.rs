@@ -26,7 +26,12 @@ pub use self::{
     checks::{UpgradeBlockers, UpgradeSupport},
     launch::{UpgradeLaunchPlan, launch},
 };
-use crate::clusters::{ClusterSpec, LocalDriver, Result, blocking, files};
+use crate::{
+    background::blocking,
+    clusters::{ClusterSpec, LocalDriver},
+    error::Result,
+    files,
+};
 
 /// An upgrade to make.
 #[derive(Debug)]
@@ -154,7 +159,7 @@ impl LocalDriver {
     /// Deletes the original of a completed upgrade. Succeeds if there is none.
     pub async fn discard_original(&self, project: &ProjectRef, number: i32) -> Result<()> {
         let before = UpgradeFolders::of(self, project, number).before;
-        super::idle(move || files::remove_tree(&before)).await
+        crate::background::idle(move || files::remove_tree(&before)).await
     }
 
     /// Ends all processes of an attempt.

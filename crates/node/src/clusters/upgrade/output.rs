@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::clusters::files;
+use crate::files;
 
 /// Returns what `pg_upgrade` wrote about a failure: the beginnings of its text files, which name
 /// what it rejected, and the errors in its logs.

@@ -1,0 +1,4 @@
+//! The system calls that sandboxed programs may make.
+
+pub(crate) mod postgres;
+pub(crate) mod services;
