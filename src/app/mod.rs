@@ -243,6 +243,7 @@ impl Background {
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
+        app.data_plane.services.begin_adoption();
         tasks.spawn(heartbeat::run(app.db.clone()));
         tasks.spawn(lease::run(app.data_plane.clone()));
         tasks.spawn(reconciler::run(app.data_plane.clone()));

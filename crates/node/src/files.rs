@@ -193,7 +193,7 @@ pub(super) fn read_end(mut file: File, bytes_max: u64) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::files::*;
+    use super::*;
 
     #[test]
     fn tail_joins_the_last_lines() {

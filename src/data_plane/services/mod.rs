@@ -69,7 +69,7 @@ use gantry_node::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, Semaphore},
+    sync::{Notify, Semaphore, watch},
     time::timeout,
 };
 
@@ -92,8 +92,11 @@ use crate::data_plane::{
 };
 pub use gantry_node::services::launch::{ServiceLaunchPlan, launch};
 
-/// Longest time that a request waits for an instance.
-const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest time that a request waits for an instance: for the requests in flight of a process that
+/// stops, and for the start of the next one.
+const WAIT_MAX: Duration = stop::DRAIN_MAX.saturating_add(START_MAX);
+/// Longest time that a request waits for the start of an instance.
+const START_MAX: Duration = Duration::from_secs(10);
 /// Requests that wait for one instance.
 const INSTANCE_WAITING_MAX: usize = 64;
 /// Requests that wait for instances of this process.
@@ -127,6 +130,8 @@ pub struct Services {
     /// Permits of comparisons of schemas.
     diffs: Semaphore,
     waiting: AtomicUsize,
+    /// Whether processes of an earlier Gantry are being adopted. No request starts a process then.
+    adopting: watch::Sender<bool>,
     /// Notified when settings of a project changed.
     notify: Notify,
     /// Versions of kits that do not start.
@@ -158,6 +163,7 @@ impl Default for Services {
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
             diffs: Semaphore::new(schema_diff::DIFFS_MAX),
             waiting: AtomicUsize::new(0),
+            adopting: watch::Sender::new(false),
             notify: Notify::new(),
             versions: VersionHistory::default(),
             crashes: CrashTable::default(),
@@ -190,6 +196,26 @@ impl Services {
         entry
             .or_insert_with(|| Arc::new(Instance::new(id.clone())))
             .clone()
+    }
+
+    /// Announces that the processes of an earlier Gantry are adopted from now on.
+    pub(crate) fn begin_adoption(&self) {
+        self.adopting.send_replace(true);
+    }
+
+    fn end_adoption(&self) {
+        self.adopting.send_replace(false);
+    }
+
+    /// Waits for the end of the adoption. Returns whether it waited: the instance may run now.
+    async fn waited_for_adoption(&self, leads: bool) -> bool {
+        if !leads || !*self.adopting.borrow() {
+            return false;
+        }
+        let mut adopting = self.adopting.subscribe();
+        // The sender lives as long as this.
+        let _ = adopting.wait_for(|adopting| !adopting).await;
+        true
     }
 
     /// Announces that settings of a project changed.
@@ -467,6 +493,13 @@ async fn wait_for_use(
                 // Its start is near enough to wait for.
                 let pause = Duration::from_secs(failed.retry_secs.into());
                 let _ = timeout(pause, states.changed()).await;
+                continue;
+            }
+            if context
+                .services
+                .waited_for_adoption(context.lease.leads())
+                .await
+            {
                 continue;
             }
             if instance.begin_start(now) {

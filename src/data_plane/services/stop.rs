@@ -18,7 +18,7 @@ use super::{
 use crate::data_plane::context::DataPlaneContext;
 
 /// Longest time that requests in flight get before an instance is stopped.
-const DRAIN_MAX: Duration = Duration::from_secs(10);
+pub(super) const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// The time that the kernel gets to end a killed process.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Rounds in which left processes are killed. One forked meanwhile appears in the next round.

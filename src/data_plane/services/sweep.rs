@@ -1,8 +1,9 @@
 //! Stops instances that are idle or outdated, or have a project that does not run any more, and
 //! adopts instances of an earlier Gantry.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{collections::HashMap, fs, os::unix::fs::MetadataExt, sync::Arc, time::Duration};
 
+use futures_util::{StreamExt, stream};
 use gantry_base::ids::{ProjectId, ProjectRef};
 use gantry_node::{kits::Service, supervisor::ProcessOwner};
 use tokio::time::interval;
@@ -25,6 +26,8 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 const PROJECTS_ROUNDS: u32 = 10;
 /// Reads of projects after which unused files of functions are removed.
 const CLEANING_ROUNDS: u32 = 30;
+/// Folders of instances that are adopted at the same time.
+const ADOPTIONS_MAX: usize = 8;
 
 /// Adopts instances, then stops them when necessary. Runs until it is dropped.
 pub async fn run(context: DataPlaneContext) {
@@ -41,6 +44,9 @@ pub async fn run(context: DataPlaneContext) {
         };
         if !adopted && context.lease.leads() {
             adopted = adopt(&context).await;
+            if adopted {
+                context.services.end_adoption();
+            }
         }
         since_read += 1;
         if changed || since_read >= PROJECTS_ROUNDS {
@@ -138,7 +144,8 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
             continue;
         };
         let status = Status::read(row, 1)?;
-        let is_kept = instance.id.service == Service::Pooler && status.keeps_pooler();
+        let goes_on = matches!(instance.id.service, Service::Pooler | Service::Functions);
+        let is_kept = goes_on && status.is_moment_away();
         let is_ended = ends_services(status) && !is_kept;
         let is_replaced = !is_ended && is_outdated(context, &process);
         if is_replaced && instance.id.service == Service::Pooler {
@@ -206,12 +213,19 @@ fn is_outdated(context: &DataPlaneContext, process: &RunningInstance) -> bool {
     }
 }
 
+/// A folder of an instance.
+struct FoundFolder {
+    name: String,
+    reference: ProjectRef,
+    service: Service,
+}
+
 /// Adopts the live instances in the data folder, and ends those without a project. Returns whether
-/// it is complete.
+/// it is complete. No request starts an instance meanwhile.
 async fn adopt(context: &DataPlaneContext) -> bool {
     let home = context.home.clone();
     let listed = tokio::task::spawn_blocking(move || {
-        let mut found: Vec<(String, ProjectRef, Service)> = Vec::new();
+        let mut found = Vec::new();
         for entry in fs::read_dir(home.socket_dir(""))?.flatten() {
             let name = entry.file_name().into_string().unwrap_or_default();
             // The process of an interrupted comparison has ended with its sessions.
@@ -219,55 +233,78 @@ async fn adopt(context: &DataPlaneContext) -> bool {
                 fs::remove_dir_all(entry.path())?;
                 continue;
             }
-            let parsed = InstanceFolder::parse(&name);
-            found.extend(parsed.map(|(reference, service)| (name, reference, service)));
+            if let Some((reference, service)) = InstanceFolder::parse(&name) {
+                found.push(FoundFolder {
+                    name,
+                    reference,
+                    service,
+                });
+            }
         }
         Ok::<_, std::io::Error>(found)
     });
     let Ok(Ok(found)) = listed.await else {
         return false;
     };
-    for (name, reference, service) in found {
-        let sql = "select id from projects where ref = $1 and node = $2 and desired = 'active'";
-        let rows = context
-            .db
-            .query(sql, &[&reference.as_str(), &context.settings.node])
-            .await;
-        let Ok(rows) = rows else { return false };
-        let folder = InstanceFolder::named(&context.home, &name);
-        let mut id = rows.first().map(|row| InstanceId {
-            project: ProjectId(row.get(0)),
-            reference: reference.clone(),
-            service,
-            function: folder.recorded().and_then(|recorded| recorded.function),
-        });
-        if let Some(known) = &id {
-            let is_wanted = match service {
-                Service::Functions => {
-                    known.function.is_some() && functions::is_live(context, known).await
-                }
-                // Clients of a second pooler were those of the earlier Gantry.
-                _ => known.name() == name,
-            };
-            id = id.filter(|_| is_wanted);
-        }
-        if let Some(id) = id.filter(|_| folder.launched().is_some()) {
-            let instance = context.services.instance(&id);
-            if instance.begin_start(context.clock.ticks()) {
-                start::run(context.clone(), instance).await;
-            }
-            continue;
-        }
-        let uid = fs::symlink_metadata(folder.inner()).ok();
-        let owner = uid.map_or_else(ProcessOwner::own_account, |found| {
-            use std::os::unix::fs::MetadataExt;
-            ProcessOwner::new(found.uid(), found.gid())
-        });
-        let ended = stop::end_processes(&folder, owner).await;
-        if let Err(error) = ended.and_then(|()| folder.remove()) {
-            tracing::warn!(project = %reference, %service, %error, "failed to remove a left service");
-        }
-    }
+    let refs: Vec<&str> = found.iter().map(|found| found.reference.as_str()).collect();
+    let sql =
+        "select ref, id from projects where ref = any($1) and node = $2 and desired = 'active'";
+    let rows = context
+        .db
+        .query(sql, &[&refs, &context.settings.node])
+        .await;
+    let Ok(rows) = rows else { return false };
+    let projects: HashMap<&str, ProjectId> = rows
+        .iter()
+        .map(|row| (row.get(0), ProjectId(row.get(1))))
+        .collect();
+    stream::iter(&found)
+        .for_each_concurrent(ADOPTIONS_MAX, |found| {
+            let project = projects.get(found.reference.as_str()).copied();
+            adopt_folder(context, found, project)
+        })
+        .await;
     limits::remove_stale(context).await;
     true
+}
+
+/// Adopts the instance of a folder, or ends its processes and removes it.
+async fn adopt_folder(context: &DataPlaneContext, found: &FoundFolder, project: Option<ProjectId>) {
+    let FoundFolder {
+        name,
+        reference,
+        service,
+    } = found;
+    let folder = InstanceFolder::named(&context.home, name);
+    let mut id = project.map(|project| InstanceId {
+        project,
+        reference: reference.clone(),
+        service: *service,
+        function: folder.recorded().and_then(|recorded| recorded.function),
+    });
+    if let Some(known) = &id {
+        let is_wanted = match service {
+            Service::Functions => {
+                known.function.is_some() && functions::is_live(context, known).await
+            }
+            // Clients of a second pooler were those of the earlier Gantry.
+            _ => known.name() == *name,
+        };
+        id = id.filter(|_| is_wanted);
+    }
+    if let Some(id) = id.filter(|_| folder.launched().is_some()) {
+        let instance = context.services.instance(&id);
+        if instance.begin_start(context.clock.ticks()) {
+            start::run(context.clone(), instance).await;
+        }
+        return;
+    }
+    let uid = fs::symlink_metadata(folder.inner()).ok();
+    let owner = uid.map_or_else(ProcessOwner::own_account, |found| {
+        ProcessOwner::new(found.uid(), found.gid())
+    });
+    let ended = stop::end_processes(&folder, owner).await;
+    if let Err(error) = ended.and_then(|()| folder.remove()) {
+        tracing::warn!(project = %reference, %service, %error, "failed to remove a left service");
+    }
 }

@@ -116,6 +116,34 @@ async fn web_socket_waits_for_the_process_that_replaces_a_killed_one() {
 }
 
 #[tokio::test]
+async fn functions_go_on_during_a_restart_of_their_project() {
+    let floor = Functions::new().await;
+    let text = r#"
+        let release;
+        const released = new Promise((resolve) => release = resolve);
+        Deno.serve(async (request) => {
+          if (request.url.endsWith("/wait")) await released;
+          if (request.url.endsWith("/release")) release();
+          return new Response("fine");
+        });"#;
+    floor.deploy("shared", text, 201).await;
+    let restart = floor.at("/restart");
+    let restarted = async {
+        let call = floor.gate.node.post(&restart).as_(&floor.gate.app.owner);
+        call.send().await.expect(200);
+        let healthy = gantry::data_plane::projects::Status::ActiveHealthy;
+        floor.gate.node.until(&floor.project, healthy).await;
+        let other = floor.call("/shared").await;
+        // Only the same process can release the request that waits.
+        assert_eq!(floor.call("/shared/release").await.0, 200);
+        other
+    };
+    let (waiting, other) = tokio::join!(floor.call("/shared/wait"), restarted);
+    assert_eq!((waiting.0, other.0), (200, 200));
+    floor.stop().await;
+}
+
+#[tokio::test]
 async fn web_socket_and_body_reach_the_function() {
     let floor = Functions::new().await;
     floor.deploy("streams", STREAMS, 201).await;

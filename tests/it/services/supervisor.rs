@@ -11,7 +11,7 @@ use gantry_node::kits::Service;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Floor, get, until};
-use crate::support::machine::processes_under;
+use crate::support::machine::{kill, processes_under};
 
 #[tokio::test]
 async fn concurrent_first_requests_share_one_instance() {
@@ -210,6 +210,28 @@ async fn restarted_gantry_adopts_the_instance() {
     floor.app.advance(300);
     sweep::stop_idle(&second.app);
     until(async || processes_under(&floor.folder()).is_empty()).await;
+}
+
+#[tokio::test]
+async fn request_right_after_a_crash_with_all_services_is_answered() {
+    let mut floor = Floor::new("ok").await;
+    drop(floor.acquire().await.unwrap());
+    for _ in 0..5 {
+        floor.node.kill();
+        for (pid, _) in processes_under(&floor.folder()) {
+            kill(pid).await;
+        }
+        let mut next = floor.again();
+        lease::claim(&next.app).await.unwrap();
+        // From here on, the folders that are left are removed.
+        next.start();
+        let uses = join_all((0..10).map(|_| floor.acquire_on(&next))).await;
+        for used in uses {
+            get(&used.unwrap(), "/").await;
+        }
+        floor.node = next;
+    }
+    floor.node.stop().await;
 }
 
 #[tokio::test]

@@ -119,7 +119,7 @@ pub fn missing_from(files: &BTreeSet<&str>) -> Vec<&'static BundledExtension> {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::bundled::*;
+    use super::*;
     use crate::engines::extensions::PERMITTED;
 
     #[test]

@@ -278,7 +278,7 @@ fn newest(root: &Path) -> Option<Engine> {
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
-    use crate::engines::catalog::*;
+    use super::*;
 
     fn fake(root: &Path, name: &str, version: &str) -> PathBuf {
         let bin = root.join(name).join("bin");

@@ -323,7 +323,7 @@ fn refused(why: String) -> ClusterError {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::debian::*;
+    use super::*;
 
     #[test]
     fn pinned_packages_are_complete_for_both_architectures() {

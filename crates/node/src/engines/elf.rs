@@ -148,7 +148,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> Result<(), ElfError> {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::elf::*;
+    use super::*;
 
     /// Builds a program with a loader path at 0x100 and `spare` unused dynamic entries.
     fn program(spare: usize) -> Vec<u8> {

@@ -325,7 +325,7 @@ fn debian_dirs(root: &Path) -> Vec<PathBuf> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use crate::engines::engine::*;
+    use super::*;
 
     #[test]
     fn engine_version_is_parsed() {

@@ -262,7 +262,7 @@ pub(super) fn with_trust(control: &str, trusted: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::extensions::*;
+    use super::*;
 
     #[test]
     fn no_extension_is_both_permitted_and_forbidden() {

@@ -417,7 +417,7 @@ fn refused(why: String) -> ClusterError {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::install::*;
+    use super::*;
 
     #[test]
     fn newest_compares_version_numbers() {

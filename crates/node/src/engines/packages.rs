@@ -202,7 +202,7 @@ fn refused(why: String) -> ClusterError {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::packages::*;
+    use super::*;
 
     const FILTER: PackageFilter = PackageFilter {
         contents: PackageContents::Engine(17),

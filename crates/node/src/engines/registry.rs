@@ -397,7 +397,7 @@ mod tests {
         net::TcpListener,
     };
 
-    use crate::engines::registry::*;
+    use super::*;
 
     fn config(lines: &str, environment: &[(&str, &str)]) -> NpmConfig {
         let folder = tempfile::tempdir().unwrap();

@@ -165,7 +165,7 @@ fn refused(why: &dyn std::fmt::Display) -> ClusterError {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::tools::*;
+    use super::*;
 
     #[test]
     fn only_programs_of_the_release_and_libraries_are_taken() {

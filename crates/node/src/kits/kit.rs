@@ -167,7 +167,7 @@ pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> KitError {
 mod tests {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
-    use crate::kits::kit::*;
+    use super::*;
 
     const MINIMAL: &str = "kit = \"rest\"\nprogram = \"bin/x\"\n";
 

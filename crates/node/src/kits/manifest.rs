@@ -377,7 +377,7 @@ fn loader() -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::kits::manifest::*;
+    use super::*;
 
     const MINIMAL: &str = "kit = \"rest\"\nprogram = \"bin/x\"\n";
 

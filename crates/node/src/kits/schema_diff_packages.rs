@@ -22,9 +22,8 @@ const fn package(
 
 /// Version of the kit: that of its engine.
 pub const VERSION: &str = "1.0.0-alpha.34";
-/// SHA-512 of all installed files with their paths, in Base64.
-pub(super) const TREE: &str =
-    "oXFZbo0hvgGvfMe7OS0GVayFfrT2tRocIRVzWEiNQpp0H9TJG6iYw2Cclt4/f3KZPvWYHu5U16tSp9L+Wrgrcg==";
+/// SHA-256 of all installed files with their paths, in hex.
+pub(super) const FILES: &str = "c38d57133dd54f1060227ef2d97f8ccff2e136c8447e52fac502d4a4d71f0448";
 
 /// The packages, the engine first. Optional dependencies are left out.
 pub(super) const PACKAGES: &[PinnedPackage] = &[

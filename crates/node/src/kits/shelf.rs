@@ -152,7 +152,7 @@ fn numbers(version: &str) -> (Vec<u64>, String) {
 
 #[cfg(test)]
 mod tests {
-    use crate::kits::shelf::*;
+    use super::*;
 
     #[test]
     fn newest_version_comes_first_and_unfinished_ones_are_ignored() {

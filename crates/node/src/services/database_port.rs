@@ -7,7 +7,6 @@ use std::{
     sync::Arc,
 };
 
-use crate::clusters::ServerSocket;
 use gantry_base::net::owned_port;
 use tokio::{
     io::copy_bidirectional,
@@ -15,6 +14,8 @@ use tokio::{
     sync::Semaphore,
     task::{JoinHandle, JoinSet},
 };
+
+use crate::clusters::ServerSocket;
 
 /// Concurrent connections of one program. Further ones are closed.
 const CONNECTIONS_MAX: usize = 32;

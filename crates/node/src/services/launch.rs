@@ -13,16 +13,17 @@ use std::{
     process::Command,
 };
 
-use crate::{
-    clusters::launch::{LOADERS, READABLE},
-    supervisor::{
-        AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, ProcessOwner, Sandbox,
-    },
-};
 use clap::{ArgAction, Args};
 use landlock::AccessFs;
 
-use crate::{services::scratch, system_calls::services};
+use crate::{
+    clusters::launch::{LOADERS, READABLE},
+    services::scratch,
+    supervisor::{
+        AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, ProcessOwner, Sandbox,
+    },
+    system_calls::services,
+};
 
 /// Name of the hidden subcommand that calls [`launch`].
 pub const SUBCOMMAND: &str = "launch-service";
@@ -347,7 +348,7 @@ pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
 mod tests {
     use clap::Parser;
 
-    use crate::services::launch::*;
+    use super::*;
 
     #[derive(Parser)]
     struct Cli {

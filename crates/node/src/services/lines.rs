@@ -135,7 +135,7 @@ impl LineSplitter {
 
 #[cfg(test)]
 mod tests {
-    use crate::services::lines::*;
+    use super::*;
 
     #[test]
     fn lines_are_split_and_bounded() {

@@ -67,7 +67,7 @@ impl PortTable {
 
 #[cfg(test)]
 mod tests {
-    use crate::services::ports::*;
+    use super::*;
 
     #[test]
     fn port_is_reserved_once_until_it_is_released() {

@@ -14,11 +14,12 @@ use std::{
     process::Command,
 };
 
-use crate::supervisor::ProcessOwner;
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
 };
+
+use crate::supervisor::ProcessOwner;
 
 /// The folder of temporary files, as programs expect it.
 pub const PLACE: &str = "/tmp";
@@ -85,7 +86,7 @@ pub fn use_folder(program: &mut Command, folder: &Path, owner: ProcessOwner) -> 
 
 #[cfg(test)]
 mod tests {
-    use crate::services::scratch::*;
+    use super::*;
 
     #[test]
     fn paths_below_the_place_are_kept_by_their_first_folder() {

@@ -379,7 +379,7 @@ pub(super) const POSTGRES_CONDITIONAL: &[ConditionalCall] = &[
 
 #[cfg(test)]
 mod tests {
-    use crate::system_calls::postgres::*;
+    use super::*;
 
     fn listed(profile: &SystemCalls, call: c_long) -> bool {
         profile.any.iter().any(|list| list.contains(&call))

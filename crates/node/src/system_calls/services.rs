@@ -4,6 +4,8 @@
 //! `socket` permits Unix stream sockets only, so no byte leaves by TCP, UDP or raw packets.
 //! Functions may also open TCP and UDP sockets; Landlock limits the ports.
 
+use libc::c_long;
+
 use crate::{
     supervisor::{ArgumentRule, ConditionalCall, SystemCalls},
     system_calls::postgres::{
@@ -11,7 +13,6 @@ use crate::{
         TIME, WAITING,
     },
 };
-use libc::c_long;
 
 /// The system calls of an instance.
 pub(crate) static INSTANCE: SystemCalls = SystemCalls {
@@ -137,7 +138,7 @@ static INTERNET: [ConditionalCall; 2] = [
 
 #[cfg(test)]
 mod tests {
-    use crate::system_calls::services::*;
+    use super::*;
 
     #[test]
     fn calls_that_escape_the_sandbox_are_not_listed() {

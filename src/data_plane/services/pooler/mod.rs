@@ -91,6 +91,13 @@ pub async fn acquire(
             if let Some(failed) = instance.failure(now) {
                 return Err(failed);
             }
+            if context
+                .services
+                .waited_for_adoption(context.lease.leads())
+                .await
+            {
+                continue;
+            }
             if instance.begin_start(now) {
                 tokio::spawn(start::run(context.clone(), Arc::clone(&instance)));
             }

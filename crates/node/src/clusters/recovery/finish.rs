@@ -8,13 +8,12 @@ use crate::{
     background::blocking,
     clusters::{
         identity::{self, ControlState, SystemId},
+        recovery::TimelineFork,
         template,
     },
     error::{At, ClusterError, Result},
     files,
 };
-
-use crate::clusters::recovery::TimelineFork;
 
 /// Size of a history file at most, in bytes.
 const HISTORY_BYTES_MAX: u64 = 1 << 20;

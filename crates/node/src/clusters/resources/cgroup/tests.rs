@@ -1,6 +1,6 @@
 //! Tests of control groups on a model of the file system.
 
-use crate::clusters::resources::cgroup::*;
+use super::*;
 
 const MOUNTS_V1: &str = "\
 25 20 0:21 / /sys/fs/cgroup rw - tmpfs tmpfs rw
