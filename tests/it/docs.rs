@@ -115,6 +115,22 @@ fn broken(document: &Path, target: &str) -> bool {
     !file.exists() || !anchors(&read(&file)).contains(anchor)
 }
 
+/// Links of the answers resolve by [`links_of_documents_resolve`].
+#[test]
+fn architecture_answers_questions_of_newcomers_with_files() {
+    let text = read(&root().join("docs/contributing/architecture.md"));
+    let (_, section) = text.split_once("## Where is it").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let answers: Vec<&str> = section
+        .lines()
+        .filter(|line| line.contains("? |"))
+        .collect();
+    assert!(answers.len() >= 10, "{answers:?}");
+    for answer in answers {
+        assert!(answer.contains("](../../"), "{answer}");
+    }
+}
+
 #[test]
 fn links_of_documents_resolve() {
     let mut breaches = Vec::new();

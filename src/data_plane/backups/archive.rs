@@ -301,14 +301,15 @@ pub(super) async fn record(context: &DataPlaneContext, archive: &Archive) -> Res
         .map(drop)
 }
 
-/// Records that the log of a stopped cluster is in the store to its end, so that every moment until
-/// now can be recovered.
+/// Records that all of the log before `end` is in the store, so that every moment until then can be
+/// recovered.
 pub(super) async fn record_end(
     context: &DataPlaneContext,
     project: ProjectId,
+    end: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "update archives set shipped_at = greatest(shipped_at, $2) where project_id = $1 and ended_at is null";
-    let params: [Param<'_>; 2] = [&project.0, &context.clock.now()];
+    let params: [Param<'_>; 2] = [&project.0, &end];
     let recorded = context.db.query(sql, &params).await;
     recorded.context("recording an archive").map(drop)
 }

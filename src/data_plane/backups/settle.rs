@@ -439,8 +439,9 @@ pub(crate) async fn archive_end(
     if !context.backups.options.enabled {
         return false;
     }
+    let begun = context.clock.now();
     let is_complete = context.backups.ship_all(context, &watched).await
-        && archive::record_end(context, id).await.is_ok();
+        && archive::record_end(context, id, begun).await.is_ok();
     if !is_complete {
         tracing::warn!(%project, "the end of the write-ahead log could not be archived");
     }

@@ -207,15 +207,15 @@ impl Services {
         self.adopting.send_replace(false);
     }
 
-    /// Waits for the end of the adoption. Returns whether it waited: the instance may run now.
-    async fn waited_for_adoption(&self, leads: bool) -> bool {
-        if !leads || !*self.adopting.borrow() {
-            return false;
-        }
+    fn is_adopting(&self) -> bool {
+        *self.adopting.borrow()
+    }
+
+    /// Returns when the adoption has ended.
+    async fn until_adopted(&self) {
         let mut adopting = self.adopting.subscribe();
         // The sender lives as long as this.
         let _ = adopting.wait_for(|adopting| !adopting).await;
-        true
     }
 
     /// Announces that settings of a project changed.
@@ -495,11 +495,12 @@ async fn wait_for_use(
                 let _ = timeout(pause, states.changed()).await;
                 continue;
             }
-            if context
-                .services
-                .waited_for_adoption(context.lease.leads())
-                .await
-            {
+            if context.services.is_adopting() && context.lease.leads() {
+                // Its folder may have a process of an earlier Gantry.
+                tokio::select! {
+                    () = context.services.until_adopted() => {}
+                    _ = states.changed() => {}
+                }
                 continue;
             }
             if instance.begin_start(now) {

@@ -90,7 +90,7 @@ mod tests {
             r#"import net from "node:net";"#,
             r#"import{connect}from"net""#,
             r#"import "tls";"#,
-            r#"await import('https')"#,
+            "await import('https')",
             r#"const http = require( "http" );"#,
             r#"var n = __require("net");"#,
             r#"process.getBuiltinModule("http2")"#,

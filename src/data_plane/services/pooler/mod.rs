@@ -91,11 +91,12 @@ pub async fn acquire(
             if let Some(failed) = instance.failure(now) {
                 return Err(failed);
             }
-            if context
-                .services
-                .waited_for_adoption(context.lease.leads())
-                .await
-            {
+            if context.services.is_adopting() && context.lease.leads() {
+                // Its folder may have a process of an earlier Gantry.
+                tokio::select! {
+                    () = context.services.until_adopted() => {}
+                    _ = states.changed() => {}
+                }
                 continue;
             }
             if instance.begin_start(now) {
