@@ -122,7 +122,9 @@ pub enum ClusterError {
     Unreached {
         /// The cluster.
         name: String,
-        /// The error of the operating system, or [`socket::NotTheServer`].
+        /// The error of the operating system, or [`NotTheServer`].
+        ///
+        /// [`NotTheServer`]: crate::clusters::socket::NotTheServer
         cause: io::Error,
     },
     /// A connection attempt exceeded its time limit.

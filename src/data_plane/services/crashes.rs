@@ -1,8 +1,10 @@
 //! Processes that ended under requests (decision 0170): the callers that are limited for it, and
 //! versions that are started less often.
 //!
-//! The end of a process is one unit, shared by the callers that it is charged to. A caller with
-//! [`CALLER_UNITS_MAX`] units within [`WINDOW`] is limited. A version with [`ENDS_MAX`] ends within
+//! The end of a process is one unit, shared by the callers that it is charged to. The part of a
+//! caller is smaller the more of its requests the process answered before: requests that end
+//! processes are seldom among many that do not. A caller with [`CALLER_UNITS_MAX`] units within
+//! [`WINDOW`] is limited. A version with [`ENDS_MAX`] ends within
 //! it is slowed for all callers. Pure, with the time as a parameter.
 
 use std::{
@@ -74,6 +76,21 @@ impl ServiceCaller {
     }
 }
 
+/// A caller that the end of a process is charged to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ChargedCaller {
+    pub(super) caller: ServiceCaller,
+    /// Requests of the caller that the process answered.
+    pub(super) answered: u32,
+}
+
+impl ChargedCaller {
+    /// Weight of the caller's part of a unit.
+    fn weight(self) -> u32 {
+        (UNIT / (self.answered.saturating_add(1))).max(1)
+    }
+}
+
 /// A property by which a caller is recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum CallerKey {
@@ -111,22 +128,28 @@ impl ScopeCrashes {
         });
     }
 
-    fn record(&mut self, charged: &[ServiceCaller], now: Ticks) -> Ticks {
+    fn record(&mut self, charged: &[ChargedCaller], now: Ticks) -> Ticks {
         self.expire(now);
         if self.ends.len() >= ENDS_MAX {
             self.ends.pop_front();
         }
         self.ends.push_back(now);
-        let mut keys: Vec<CallerKey> = Vec::new();
-        let mut networks = 0;
-        for key in charged.iter().flat_map(|caller| caller.keys()) {
-            if !keys.contains(&key) && keys.len() < CALLERS_MAX {
-                networks += u32::from(matches!(key, CallerKey::Network(_)));
-                keys.push(key);
+        let mut weights: Vec<(CallerKey, u32)> = Vec::new();
+        let mut sum = 0_u32;
+        for charged in charged {
+            for key in charged.caller.keys() {
+                let is_known = weights.iter().any(|(known, _)| *known == key);
+                if is_known || weights.len() >= CALLERS_MAX {
+                    continue;
+                }
+                if matches!(key, CallerKey::Network(_)) {
+                    sum += charged.weight();
+                }
+                weights.push((key, charged.weight()));
             }
         }
-        let share = (UNIT / networks.max(1)).max(1);
-        for key in keys {
+        for (key, weight) in weights {
+            let share = (UNIT * weight / sum.max(1)).clamp(1, UNIT);
             if self.callers.len() >= CALLERS_MAX && !self.callers.contains_key(&key) {
                 continue;
             }
@@ -172,7 +195,7 @@ pub(super) struct CrashTable {
 impl CrashTable {
     /// Records the end of a process that served requests. Returns when the next one may be started:
     /// now, unless the program is slowed.
-    pub(super) fn record(&self, scope: CrashScope, charged: &[ServiceCaller], now: Ticks) -> Ticks {
+    pub(super) fn record(&self, scope: CrashScope, charged: &[ChargedCaller], now: Ticks) -> Ticks {
         let mut scopes = self.scopes.lock();
         let start_at = scopes.entry(scope).or_default().record(charged, now);
         self.count.store(scopes.len(), Ordering::Release);
@@ -219,12 +242,38 @@ mod tests {
         ServiceCaller::of_address([192, 0, 2, last].into())
     }
 
+    fn charged<const N: usize>(callers: [ServiceCaller; N]) -> [ChargedCaller; N] {
+        callers.map(|caller| ChargedCaller {
+            caller,
+            answered: 0,
+        })
+    }
+
+    #[test]
+    fn caller_without_answered_requests_has_most_of_a_unit() {
+        let table = CrashTable::default();
+        let end = [(1, 0), (2, 20), (3, 20), (4, 20)].map(|(last, answered)| ChargedCaller {
+            caller: caller(last),
+            answered,
+        });
+        for _ in 0..4 {
+            assert_eq!(table.limited(SCOPE, caller(1), 0), None);
+            table.record(SCOPE, &end, 0);
+        }
+        assert!(table.limited(SCOPE, caller(1), 0).is_some());
+        // As often as a version may end before it is slowed.
+        for _ in 4..ENDS_MAX {
+            table.record(SCOPE, &end, 0);
+        }
+        assert!((2..=4).all(|other| table.limited(SCOPE, caller(other), 0).is_none()));
+    }
+
     #[test]
     fn caller_that_ends_processes_is_limited_until_the_window_has_passed() {
         let table = CrashTable::default();
         for now in [0, 1000, 2000] {
             assert_eq!(table.limited(SCOPE, caller(1), now), None);
-            assert_eq!(table.record(SCOPE, &[caller(1)], now), now);
+            assert_eq!(table.record(SCOPE, &charged([caller(1)]), now), now);
         }
         assert_eq!(table.limited(SCOPE, caller(1), 2000), Some(58));
         assert_eq!(table.limited(SCOPE, caller(2), 2000), None, "another");
@@ -232,7 +281,7 @@ mod tests {
         assert_eq!(table.limited(other, caller(1), 2000), None);
         assert_eq!(table.limited(SCOPE, caller(1), 59_999), Some(1));
         assert_eq!(table.limited(SCOPE, caller(1), 60_000), None);
-        table.record(SCOPE, &[caller(1)], 60_000);
+        table.record(SCOPE, &charged([caller(1)]), 60_000);
         assert_eq!(table.limited(SCOPE, caller(1), 60_000), Some(1));
         table.forget(200_000);
         assert!(table.scopes.lock().is_empty());
@@ -243,13 +292,13 @@ mod tests {
         let of = |text: &str| ServiceCaller::of_address(text.parse().unwrap());
         let table = CrashTable::default();
         for last in 1..=3 {
-            table.record(SCOPE, &[of(&format!("2001:db8::{last}"))], 0);
+            table.record(SCOPE, &charged([of(&format!("2001:db8::{last}"))]), 0);
         }
         assert!(table.limited(SCOPE, of("2001:db8::9"), 0).is_some());
         assert!(table.limited(SCOPE, of("2001:db8:0:1::9"), 0).is_none());
         let table = CrashTable::default();
         for last in 1..=3 {
-            table.record(SCOPE, &[caller(last).with_token("t")], 0);
+            table.record(SCOPE, &charged([caller(last).with_token("t")]), 0);
         }
         assert!(table.limited(SCOPE, caller(9).with_token("t"), 0).is_some());
         assert!(table.limited(SCOPE, caller(9).with_token("u"), 0).is_none());
@@ -261,10 +310,14 @@ mod tests {
         let table = CrashTable::default();
         // Always in flight beside others, of which each was there once.
         for other in 2..=6 {
-            table.record(SCOPE, &[caller(1), caller(other), caller(other)], 0);
+            table.record(
+                SCOPE,
+                &charged([caller(1), caller(other), caller(other)]),
+                0,
+            );
             assert_eq!(table.limited(SCOPE, caller(1), 0), None);
         }
-        table.record(SCOPE, &[caller(1), caller(7)], 0);
+        table.record(SCOPE, &charged([caller(1), caller(7)]), 0);
         assert!(table.limited(SCOPE, caller(1), 0).is_some());
         assert!((2..=7).all(|other| table.limited(SCOPE, caller(other), 0).is_none()));
     }
@@ -273,13 +326,17 @@ mod tests {
     fn version_that_ends_for_many_callers_is_started_at_the_slow_rate() {
         let table = CrashTable::default();
         for end in 1..20 {
-            assert_eq!(table.record(SCOPE, &[caller(end)], 100), 100);
+            assert_eq!(table.record(SCOPE, &charged([caller(end)]), 100), 100);
         }
-        assert_eq!(table.record(SCOPE, &[caller(20)], 100), 5100);
-        assert_eq!(table.record(SCOPE, &[caller(21)], 200), 10_100, "its spare");
-        assert_eq!(table.record(SCOPE, &[caller(22)], 20_000), 25_000);
+        assert_eq!(table.record(SCOPE, &charged([caller(20)]), 100), 5100);
+        assert_eq!(
+            table.record(SCOPE, &charged([caller(21)]), 200),
+            10_100,
+            "its spare"
+        );
+        assert_eq!(table.record(SCOPE, &charged([caller(22)]), 20_000), 25_000);
         // After a calm minute it is as before.
-        assert_eq!(table.record(SCOPE, &[caller(23)], 90_000), 90_000);
+        assert_eq!(table.record(SCOPE, &charged([caller(23)]), 90_000), 90_000);
     }
 
     #[test]
@@ -287,7 +344,11 @@ mod tests {
         let table = CrashTable::default();
         for each in 0..5000_u32 {
             let address = IpAddr::from(each.to_be_bytes());
-            table.record(SCOPE, &[ServiceCaller::of_address(address), caller(1)], 0);
+            table.record(
+                SCOPE,
+                &charged([ServiceCaller::of_address(address), caller(1)]),
+                0,
+            );
         }
         let scopes = table.scopes.lock();
         let crashes = &scopes[&SCOPE];

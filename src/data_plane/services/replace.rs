@@ -6,7 +6,7 @@ use gantry_base::clock::Ticks;
 use gantry_node::kits::Service;
 
 use super::{
-    crashes::ServiceCaller,
+    crashes::ChargedCaller,
     environment,
     instance::{Instance, InstanceId, RunningInstance},
     limits, rest,
@@ -98,7 +98,7 @@ fn after_crash(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     running: &RunningInstance,
-    (why, charged): (String, Vec<ServiceCaller>),
+    (why, charged): (String, Vec<ChargedCaller>),
 ) {
     let InstanceId {
         reference, service, ..

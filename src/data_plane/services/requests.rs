@@ -1,14 +1,16 @@
 //! The requests of a process, and the callers that its end is charged to.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use gantry_base::clock::Ticks;
 use parking_lot::Mutex;
 
-use super::crashes::ServiceCaller;
+use super::crashes::{ChargedCaller, ServiceCaller};
 
 /// Callers of finished requests that are kept: work after a response can end a process too.
 const FINISHED_MAX: usize = 4;
+/// Callers of which the finished requests are counted.
+const COUNTED_MAX: usize = 64;
 
 /// A request that has not ended.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ struct RequestTable {
     open: BTreeMap<u64, OpenRequest>,
     /// Callers of the last finished requests, oldest first.
     finished: VecDeque<ServiceCaller>,
+    /// Numbers of finished requests by caller.
+    counts: HashMap<ServiceCaller, u32>,
     last: Option<Ticks>,
 }
 
@@ -62,9 +66,13 @@ impl ProcessRequests {
     pub(super) fn end(&self, number: u64) {
         let mut table = self.0.lock();
         let caller = table.open.remove(&number).and_then(|open| open.caller);
-        if let Some(caller) = caller
-            && !table.finished.contains(&caller)
-        {
+        let Some(caller) = caller else {
+            return;
+        };
+        if table.counts.len() < COUNTED_MAX || table.counts.contains_key(&caller) {
+            *table.counts.entry(caller).or_default() += 1;
+        }
+        if !table.finished.contains(&caller) {
             if table.finished.len() >= FINISHED_MAX {
                 table.finished.pop_front();
             }
@@ -86,19 +94,24 @@ impl ProcessRequests {
 
     /// Returns the callers that the end of the process is charged to: those of requests without an
     /// answer, otherwise those of unfinished responses, otherwise the last ones.
-    pub(super) fn charged(&self) -> Vec<ServiceCaller> {
+    pub(super) fn charged(&self) -> Vec<ChargedCaller> {
         let table = self.0.lock();
+        let charged = |caller: ServiceCaller| ChargedCaller {
+            caller,
+            answered: table.counts.get(&caller).copied().unwrap_or(0),
+        };
         let open = |is_answered: bool| {
             let of_kind = table.open.values();
             let of_kind = of_kind.filter(move |open| open.is_answered == is_answered);
-            of_kind.filter_map(|open| open.caller).collect::<Vec<_>>()
+            let callers = of_kind.filter_map(|open| open.caller);
+            callers.map(charged).collect::<Vec<_>>()
         };
         for callers in [open(false), open(true)] {
             if !callers.is_empty() {
                 return callers;
             }
         }
-        table.finished.iter().copied().collect()
+        table.finished.iter().copied().map(charged).collect()
     }
 }
 
@@ -110,6 +123,23 @@ mod tests {
         ServiceCaller::of_address([192, 0, 2, last].into())
     }
 
+    fn charged(requests: &ProcessRequests) -> Vec<ServiceCaller> {
+        let charged = requests.charged().into_iter();
+        charged.map(|charged| charged.caller).collect()
+    }
+
+    #[test]
+    fn answered_requests_of_a_caller_are_counted() {
+        let requests = ProcessRequests::default();
+        for _ in 0..3 {
+            requests.end(requests.begin(0, Some(caller(1))));
+        }
+        requests.begin(0, Some(caller(1)));
+        requests.begin(0, Some(caller(2)));
+        let found: Vec<u32> = requests.charged().iter().map(|it| it.answered).collect();
+        assert_eq!(found, [3, 0]);
+    }
+
     #[test]
     fn end_is_charged_to_requests_without_an_answer_first() {
         let requests = ProcessRequests::default();
@@ -117,15 +147,15 @@ mod tests {
         let first = requests.begin(1, Some(caller(1)));
         let second = requests.begin(2, Some(caller(2)));
         requests.begin(3, None);
-        assert_eq!(requests.charged(), [caller(1), caller(2)]);
+        assert_eq!(charged(&requests), [caller(1), caller(2)]);
         assert_eq!(requests.oldest_unanswered(), Some(1));
         requests.answered(first);
-        assert_eq!(requests.charged(), [caller(2)]);
+        assert_eq!(charged(&requests), [caller(2)]);
         assert_eq!(requests.oldest_unanswered(), Some(2));
         requests.end(second);
-        assert_eq!(requests.charged(), [caller(1)], "its response is under way");
+        assert_eq!(charged(&requests), [caller(1)], "its response is under way");
         requests.end(first);
-        assert_eq!(requests.charged(), [caller(2), caller(1)]);
+        assert_eq!(charged(&requests), [caller(2), caller(1)]);
         assert!(requests.has_served_since(3) && !requests.has_served_since(4));
     }
 
@@ -136,6 +166,8 @@ mod tests {
             let number = requests.begin(0, Some(caller(last)));
             requests.end(number);
         }
-        assert_eq!(requests.charged(), [96, 97, 98, 99].map(caller));
+        assert_eq!(charged(&requests), [96, 97, 98, 99].map(caller));
+        let counted = requests.0.lock().counts.len();
+        assert_eq!(counted, COUNTED_MAX);
     }
 }

@@ -78,7 +78,7 @@ impl LocalDriver {
     /// another project: scheduled jobs are deactivated; connections to the outside, sessions,
     /// passwords and secrets are removed.
     ///
-    /// Errors: [`ClusterError::Isolation`](super::ClusterError::Isolation).
+    /// Errors: [`ClusterError::Isolation`](crate::error::ClusterError::Isolation).
     pub async fn isolate_recovered(
         &self,
         unfinished: &UnfinishedCluster,
