@@ -18,6 +18,7 @@ import rest from './rest.mjs';
 import s3 from './s3.mjs';
 import scoped from './scoped.mjs';
 import settings from './settings.mjs';
+import soak from './soak.mjs';
 import types from './types.mjs';
 
 const suites = {
@@ -43,10 +44,13 @@ const suites = {
   settings,
   types,
 };
+/** Suites that run only if they are named. */
+const long = { soak };
+const all = { ...suites, ...long };
 const names = process.argv.slice(2);
-const unknown = names.filter((name) => !(name in suites));
+const unknown = names.filter((name) => !(name in all));
 if (unknown.length > 0) {
-  console.error(`unknown: ${unknown.join(', ')}; known: ${Object.keys(suites).join(', ')}`);
+  console.error(`unknown: ${unknown.join(', ')}; known: ${Object.keys(all).join(', ')}`);
   process.exit(2);
 }
 
@@ -54,7 +58,8 @@ const server = await start();
 const tally = new Tally(server);
 try {
   for (const name of names.length > 0 ? names : Object.keys(suites)) {
-    await tally.scenario(`${name}: all scenarios ran`, () => suites[name](server, tally), SUITE_PATIENCE);
+    const patience = all[name].patience ?? SUITE_PATIENCE;
+    await tally.scenario(`${name}: all scenarios ran`, () => all[name](server, tally), patience);
   }
 } finally {
   const code = await server.stop();
