@@ -356,7 +356,7 @@ async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(),
     let mut fallback_reason = None;
     // Its clients wait until this is dropped.
     let _paused = match project.status {
-        status if status.is_moment_away() => pooler::pause(context, project.id, reference).await,
+        status if status.restarts_server() => pooler::pause(context, project.id, reference).await,
         _ => None,
     };
     match project.status.goal() {

@@ -102,9 +102,9 @@ impl Status {
         }
     }
 
-    /// Whether the server is away for a moment. Clients of the pooler wait for it, and functions go
-    /// on: they connect to the database as its clients do.
-    pub const fn is_moment_away(self) -> bool {
+    /// Whether the server is stopped and started again. Clients of the pooler wait meanwhile, and
+    /// functions go on: they connect to the database as its clients do.
+    pub const fn restarts_server(self) -> bool {
         matches!(self, Self::Restarting | Self::Upgrading | Self::Restoring)
     }
 

@@ -294,12 +294,7 @@ async fn forward(
     );
     let patience = service.response_timeout();
     let response = with_response_timeout(service, patience, &sent, pin!(exchange)).await;
-    let mut response = match (response, &forwarded.service_use) {
-        (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
-            return Err(functions::end_of_process(used).await);
-        }
-        (response, _) => response?,
-    };
+    let mut response = functions::with_reason(response, forwarded.service_use.as_ref()).await?;
     if forwarded.service == Service::Functions
         && let Some(used) = &forwarded.service_use
     {

@@ -200,12 +200,21 @@ fn authorize<'a>(
     Ok(Some(token))
 }
 
-/// Returns the error of a request after the end of the process.
-pub(super) async fn end_of_process(used: &ServiceUse) -> RequestRejection {
-    if used.end_exceeded().await {
-        RequestRejection::FunctionExceeded
-    } else {
-        RequestRejection::FunctionEnded
+/// Replaces the error of a request that a function did not answer by the reason for which its
+/// process ended.
+pub(super) async fn with_reason<T>(
+    outcome: Result<T, RequestRejection>,
+    service_use: Option<&ServiceUse>,
+) -> Result<T, RequestRejection> {
+    match (outcome, service_use) {
+        (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
+            Err(if used.end_exceeded().await {
+                RequestRejection::FunctionExceeded
+            } else {
+                RequestRejection::FunctionEnded
+            })
+        }
+        (outcome, _) => outcome,
     }
 }
 

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use gantry_node::kits::Service;
 use http_body_util::{Either, Empty};
 use hyper::{
     Response, StatusCode,
@@ -75,12 +74,7 @@ pub(super) async fn open(
     };
     let patience = service.response_timeout();
     let response = forward::with_response_timeout(service, patience, &sent, exchange).await;
-    let mut response = match (response, &forwarded.service_use) {
-        (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
-            return Err(functions::end_of_process(used).await);
-        }
-        (response, _) => response?,
-    };
+    let mut response = functions::with_reason(response, forwarded.service_use.as_ref()).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let mut declined = forward::client_response(
             response.map(UpstreamBody::from),

@@ -2,9 +2,9 @@
 //! versions that are started less often.
 //!
 //! The end of a process is one unit, shared by the callers that it is charged to. The part of a
-//! caller is smaller the more of its requests the process answered before: requests that end
-//! processes are seldom among many that do not. A caller with [`CALLER_UNITS_MAX`] units within
-//! [`WINDOW`] is limited. A version with [`ENDS_MAX`] ends within
+//! caller is smaller the more of its requests the process answered before, and never more than an
+//! equal one: a caller cannot move its charges to others by many harmless requests. A caller with
+//! [`CALLER_UNITS_MAX`] units within [`WINDOW`] is limited. A version with [`ENDS_MAX`] ends within
 //! it is slowed for all callers. Pure, with the time as a parameter.
 
 use std::{
@@ -135,7 +135,7 @@ impl ScopeCrashes {
         }
         self.ends.push_back(now);
         let mut weights: Vec<(CallerKey, u32)> = Vec::new();
-        let mut sum = 0_u32;
+        let (mut sum, mut networks) = (0_u32, 0_u32);
         for charged in charged {
             for key in charged.caller.keys() {
                 let is_known = weights.iter().any(|(known, _)| *known == key);
@@ -144,12 +144,14 @@ impl ScopeCrashes {
                 }
                 if matches!(key, CallerKey::Network(_)) {
                     sum += charged.weight();
+                    networks += 1;
                 }
                 weights.push((key, charged.weight()));
             }
         }
+        let share_max = (UNIT / networks.max(1)).max(1);
         for (key, weight) in weights {
-            let share = (UNIT * weight / sum.max(1)).clamp(1, UNIT);
+            let share = (UNIT * weight / sum.max(1)).clamp(1, share_max);
             if self.callers.len() >= CALLERS_MAX && !self.callers.contains_key(&key) {
                 continue;
             }
@@ -249,22 +251,39 @@ mod tests {
         })
     }
 
+    fn end(answered: [u32; 4]) -> [ChargedCaller; 4] {
+        let mut last = 0;
+        answered.map(|answered| {
+            last += 1;
+            ChargedCaller {
+                caller: caller(last),
+                answered,
+            }
+        })
+    }
+
     #[test]
-    fn caller_without_answered_requests_has_most_of_a_unit() {
+    fn callers_with_answered_requests_are_not_limited_with_one_that_has_none() {
         let table = CrashTable::default();
-        let end = [(1, 0), (2, 20), (3, 20), (4, 20)].map(|(last, answered)| ChargedCaller {
-            caller: caller(last),
-            answered,
-        });
-        for _ in 0..4 {
+        for _ in 0..12 {
             assert_eq!(table.limited(SCOPE, caller(1), 0), None);
-            table.record(SCOPE, &end, 0);
+            table.record(SCOPE, &end([0, 20, 20, 20]), 0);
         }
         assert!(table.limited(SCOPE, caller(1), 0).is_some());
         // As often as a version may end before it is slowed.
-        for _ in 4..ENDS_MAX {
-            table.record(SCOPE, &end, 0);
+        for _ in 12..ENDS_MAX {
+            table.record(SCOPE, &end([0, 20, 20, 20]), 0);
         }
+        assert!((2..=4).all(|other| table.limited(SCOPE, caller(other), 0).is_none()));
+    }
+
+    #[test]
+    fn many_answered_requests_do_not_move_charges_to_others() {
+        let table = CrashTable::default();
+        for _ in 0..11 {
+            table.record(SCOPE, &end([100_000, 0, 0, 0]), 0);
+        }
+        // An equal part is a quarter.
         assert!((2..=4).all(|other| table.limited(SCOPE, caller(other), 0).is_none()));
     }
 

@@ -145,7 +145,7 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
         };
         let status = Status::read(row, 1)?;
         let goes_on = matches!(instance.id.service, Service::Pooler | Service::Functions);
-        let is_kept = goes_on && status.is_moment_away();
+        let is_kept = goes_on && status.restarts_server();
         let is_ended = ends_services(status) && !is_kept;
         let is_replaced = !is_ended && is_outdated(context, &process);
         if is_replaced && instance.id.service == Service::Pooler {

@@ -5,13 +5,13 @@
 //! it is only done if a module needs it (decision 0174).
 
 use std::{
-    fs::{self, File},
-    io::Read,
+    fs,
     path::{Path, PathBuf},
     sync::LazyLock,
 };
 
-use regex::bytes::Regex;
+use gantry_node::files::read_untrusted;
+use regex::Regex;
 
 /// Total size of the modules that are searched, in bytes. Larger functions count as users.
 const SEARCHED_BYTES_MAX: u64 = 128 << 20;
@@ -30,7 +30,7 @@ static NETWORK_MODULE: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 
 /// Returns whether the text of a module names a network module of Node.js.
-fn names_network_module(text: &[u8]) -> bool {
+fn names_network_module(text: &str) -> bool {
     NETWORK_MODULE
         .as_ref()
         .is_none_or(|pattern| pattern.is_match(text))
@@ -71,12 +71,12 @@ fn is_cache(path: &Path) -> bool {
     name.contains("_cache_v") || endings.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Reads a file. `None`: it cannot be read, or more than the remaining bytes would be.
-fn read(path: &Path, remaining: &mut u64) -> Option<Vec<u8>> {
-    let mut text = Vec::new();
-    let file = File::open(path).ok()?;
-    let length = file.take(*remaining).read_to_end(&mut text).ok()?;
-    *remaining = remaining.saturating_sub(length as u64);
+/// Reads a file, which a process of the function may have put there. `None`: it cannot be read, or
+/// more than the remaining bytes would be.
+fn read(path: &Path, remaining: &mut u64) -> Option<String> {
+    let text = read_untrusted(path, *remaining).ok()?;
+    // At least one byte, so that the number of files is bounded too.
+    *remaining = remaining.saturating_sub(text.len().max(1) as u64);
     (*remaining > 0).then_some(text)
 }
 
@@ -97,7 +97,7 @@ mod tests {
             r#"{"imports": {"server": "node:http"}}"#,
             r#"var a=t("net"),b=1"#,
         ] {
-            assert!(names_network_module(text.as_bytes()), "{text}");
+            assert!(names_network_module(text), "{text}");
         }
         for text in [
             r#"import { createClient } from "npm:@supabase/supabase-js@2";"#,
@@ -107,7 +107,7 @@ mod tests {
             r#"import x from "./net";"#,
             r#"import x from "npm:node-netstat";"#,
         ] {
-            assert!(!names_network_module(text.as_bytes()), "{text}");
+            assert!(!names_network_module(text), "{text}");
         }
     }
 
