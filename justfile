@@ -102,6 +102,7 @@ bench:
     cargo bench --bench platform
     cargo bench --bench router
     cargo bench --bench pooler
+    cargo bench --bench fleet
     cargo bench --profile requests --bench edge
     cargo bench --profile requests --bench services
     cargo bench --profile requests --bench functions

@@ -173,7 +173,7 @@ impl Copies {
         // The same way as the copier's: blocks are shared where the file system can.
         let target = dir.join("cp");
         let begun = Instant::now();
-        let data = clusters.data_directory(source);
+        let data = clusters.home().data_directory(source);
         run(Command::new("cp")
             .args(["-a", "--reflink=auto"])
             .arg(&data)

@@ -24,10 +24,11 @@ use axum::{body::Body, http::Request};
 use gantry::{
     api::{accounts, organizations, tokens},
     app::{App, Settings},
-    data_plane::projects::{lease, warm_pool::WarmPoolSize},
+    control::projects::{lease, state::warm_pool::WarmPoolSize},
     platform::{
+        context::PublishedLinks,
         db::Db,
-        http::{Api, Transport, openapi::PublishedLinks},
+        http::{Api, Transport},
         rate_limits::{Memory, Options},
         sealing::SealingKey,
     },
@@ -156,17 +157,16 @@ impl Bench {
             node: Uuid::from_u128(number),
             own_database: true,
             project_uid_base: 700_000,
-            new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
+            new_table_grants: gantry::control::projects::new_table_grants::NewTableGrants::None,
             prepared,
             idle_pause_after: None,
             hold: chrono::TimeDelta::zero(),
             counting: Options::default(),
-            upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            service_proxy: gantry::data_plane::service_proxy::Options::default(),
-            services: gantry::data_plane::services::ServiceOptions::default(),
-            dns: std::sync::Arc::new(
-                gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
-            ),
+            service_proxy: gantry::proxy::service_proxy::Options::default(),
+            services: gantry::control::services::state::ServiceOptions::default(),
+            dns: std::sync::Arc::new(gantry::control::domains::hostnames::dns::DnsResolver::new(
+                &[],
+            )?),
             authority: None,
             sealing: SealingKey::new(&[7; 32])?,
             public_url: None,
@@ -174,13 +174,14 @@ impl Bench {
             provider: None,
             logs: gantry::api::logs::Options::default(),
             log_drains: gantry::api::log_drains::Options::default(),
-            compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+            compute_sizes: gantry::control::projects::sizes::SizeTable::default(),
             project_disk_choice_max: 0,
             branches: gantry::api::branches::BranchOptions::default(),
-            backups: gantry::data_plane::backups::BackupOptions {
+            backups: gantry::control::backups::state::BackupOptions {
                 enabled: false,
                 ..Default::default()
             },
+            fleet: gantry::control::fleet::state::NodeSettings::default(),
         };
         let (app, background) = App::new(
             settings,
@@ -387,8 +388,7 @@ impl Node {
     /// is full again.
     async fn create_once(&self, owner: &Owner, round: usize) -> Outcome<f64> {
         let wanted = usize::from(
-            self.app.data_plane_settings.prepared.folders
-                + self.app.data_plane_settings.prepared.servers,
+            self.app.control_settings.prepared.folders + self.app.control_settings.prepared.servers,
         );
         self.until_rows("select 1 from prepared_clusters where node = $1", wanted)
             .await?;

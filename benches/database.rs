@@ -26,10 +26,11 @@ use std::{
 use gantry::{
     api::{accounts, organizations, tokens},
     app::{App, Settings},
-    data_plane::projects::warm_pool::WarmPoolSize,
+    control::projects::state::warm_pool::WarmPoolSize,
     platform::{
+        context::PublishedLinks,
         db::Db,
-        http::{Transport, openapi::PublishedLinks, server},
+        http::{Transport, server},
         rate_limits::{Memory, Options},
         sealing::SealingKey,
     },
@@ -142,17 +143,16 @@ impl Bench {
             own_database: true,
             databases: None,
             prepared: WarmPoolSize::default(),
-            upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            service_proxy: gantry::data_plane::service_proxy::Options::default(),
-            services: gantry::data_plane::services::ServiceOptions::default(),
-            dns: std::sync::Arc::new(
-                gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
-            ),
+            service_proxy: gantry::proxy::service_proxy::Options::default(),
+            services: gantry::control::services::state::ServiceOptions::default(),
+            dns: std::sync::Arc::new(gantry::control::domains::hostnames::dns::DnsResolver::new(
+                &[],
+            )?),
             authority: None,
             idle_pause_after: None,
             hold: chrono::TimeDelta::zero(),
             project_uid_base: 700_000,
-            new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
+            new_table_grants: gantry::control::projects::new_table_grants::NewTableGrants::None,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
             public_url: None,
@@ -160,13 +160,14 @@ impl Bench {
             provider: None,
             logs: gantry::api::logs::Options::default(),
             log_drains: gantry::api::log_drains::Options::default(),
-            compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+            compute_sizes: gantry::control::projects::sizes::SizeTable::default(),
             project_disk_choice_max: 0,
             branches: gantry::api::branches::BranchOptions::default(),
-            backups: gantry::data_plane::backups::BackupOptions {
+            backups: gantry::control::backups::state::BackupOptions {
                 enabled: false,
                 ..Default::default()
             },
+            fleet: gantry::control::fleet::state::NodeSettings::default(),
         };
         let (app, background) = App::new(
             settings,

@@ -24,10 +24,9 @@ use std::{
 };
 
 use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_node::clusters::platform_roles::SUPERUSER;
 use gantry_node::{
-    clusters::{
-        ClusterSpec, CopyPriority, Home, Host, LocalDriver, superuser, template::SUPERUSER,
-    },
+    clusters::{ClusterSpec, CopyPriority, Home, Host, LocalDriver, superuser},
     engines::{Engine, Installed, LayoutOptions, OldVersions},
     supervisor::{Account, Launcher},
 };
@@ -253,7 +252,7 @@ async fn create_once(clusters: &LocalDriver, major: u16) -> Outcome<Creation> {
     admin.query_one(&superuser::HAS_SESSIONS, &[]).await?;
     let answered = Instant::now();
     drop(admin);
-    let megabytes = disk_megabytes(&clusters.data_directory(project))?;
+    let megabytes = disk_megabytes(&clusters.home().data_directory(project))?;
     clusters.stop(project).await?;
     clusters.remove(project).await?;
     clusters.empty_trash().await?;

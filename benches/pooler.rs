@@ -9,10 +9,12 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 mod dev;
+mod pgbench;
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Instant};
 
 use dev::{Dev, Outcome, PASSWORD, free_port};
+use pgbench::{median, rate};
 
 const ROUNDS: usize = 5;
 /// Duration of a run, in seconds.
@@ -212,18 +214,6 @@ fn pgbench(place: &[&str], arguments: &[&str], options: &str) -> Outcome<String>
         return Ok(String::from_utf8(output.stdout)?);
     }
     Err(format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)).into())
-}
-
-fn rate(said: &str) -> Outcome<f64> {
-    let rate = said
-        .lines()
-        .find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
-    rate.ok_or_else(|| format!("pgbench says no rate: {said}").into())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// Returns the memory of the pooler of a project: of its own, and shared with other poolers.

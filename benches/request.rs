@@ -18,11 +18,12 @@ use bytes::Bytes;
 use gantry::{
     api::{accounts, endpoints, organizations, tokens},
     app::{App, Settings},
-    data_plane::projects::warm_pool::WarmPoolSize,
+    control::projects::state::warm_pool::WarmPoolSize,
     platform::{
         access::{OauthScope, Organization, Permission, needs},
+        context::PublishedLinks,
         db::Db,
-        http::{Api, Endpoint, Json, Tag, Transport, Verb, mount, openapi::PublishedLinks, server},
+        http::{Api, Endpoint, Json, Tag, Transport, Verb, mount, server},
         rate_limits::{
             Memory, Options, PolicyContext, STANDARD,
             overrides::{self, OverrideTarget},
@@ -138,17 +139,16 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         node: uuid::Uuid::nil(),
         own_database: true,
         project_uid_base: 700_000,
-        new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
+        new_table_grants: gantry::control::projects::new_table_grants::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         hold: chrono::TimeDelta::zero(),
         counting: Options::default(),
-        upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-        service_proxy: gantry::data_plane::service_proxy::Options::default(),
-        services: gantry::data_plane::services::ServiceOptions::default(),
-        dns: std::sync::Arc::new(
-            gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
-        ),
+        service_proxy: gantry::proxy::service_proxy::Options::default(),
+        services: gantry::control::services::state::ServiceOptions::default(),
+        dns: std::sync::Arc::new(gantry::control::domains::hostnames::dns::DnsResolver::new(
+            &[],
+        )?),
         authority: None,
         sealing: SealingKey::new(&[7; 32])?,
         public_url: None,
@@ -156,13 +156,14 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         provider: None,
         logs: gantry::api::logs::Options::default(),
         log_drains: gantry::api::log_drains::Options::default(),
-        compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+        compute_sizes: gantry::control::projects::sizes::SizeTable::default(),
         project_disk_choice_max: 0,
         branches: gantry::api::branches::BranchOptions::default(),
-        backups: gantry::data_plane::backups::BackupOptions {
+        backups: gantry::control::backups::state::BackupOptions {
             enabled: false,
             ..Default::default()
         },
+        fleet: gantry::control::fleet::state::NodeSettings::default(),
     };
     let (app, _background) = App::new(
         settings,

@@ -7,8 +7,8 @@
 //! - [`app`]: configuration, start-up, background tasks and the operator's API
 //! - [`web`]: the account pages
 //! - [`api`]: the operations, one folder for each resource
-//! - [`data_plane`]: the state of projects, and the proxies and hostnames through which clients
-//!   reach them
+//! - [`control`]: the state of projects: their clusters, keys, names, settings and backups
+//! - [`proxy`]: the proxies through which clients reach databases and services
 //! - [`platform`]: the services of every operation: HTTP, access, rate limits, audit log,
 //!   notifications, telemetry, errors, the control database, object storage
 //!
@@ -18,6 +18,7 @@
 pub mod api;
 pub mod app;
 pub mod cli;
-pub mod data_plane;
+pub mod control;
 pub mod platform;
+pub mod proxy;
 pub mod web;

@@ -1,29 +1,24 @@
-//! State of the operations, above that of the data plane and the platform.
+//! State of the operations, above that of the control plane and the platform.
 
-use std::{
-    ops::Deref,
-    sync::{Arc, OnceLock},
-};
+use std::{ops::Deref, sync::Arc};
 
 use async_trait::async_trait;
 use gantry_base::ids::ProjectRef;
 
 use super::{
     accounts::oidc::OidcProvider,
-    branches::{BranchOptions, restore_points::RestorePointHook, runner::BranchRunner},
-    log_drains,
-    log_drains::DrainManager,
-    logs,
-    logs::Analytics,
+    branches::state::{BranchOptions, BranchRunner},
+    log_drains::state::{self as drains, DrainManager},
+    logs::analytics::{self, Analytics},
     oauth,
-    projects::listing::Listings,
+    projects::listing_cache::Listings,
 };
 use crate::{
-    data_plane::context::{DataPlaneContext, ProjectRemovalHook},
+    control::context::{ControlContext, ProjectRemovalHook},
     platform::{
         context::ChangeListener,
         error::Error,
-        http::{Call, Input, openapi::OperationDoc},
+        http::{Call, Input, operation_doc::OperationDoc},
         tables::{Cache, Task},
     },
 };
@@ -36,9 +31,9 @@ pub struct ApiSettings {
     /// The identity provider with which people sign in, if there is one.
     pub provider: Option<Arc<OidcProvider>>,
     /// Where log lines of projects are stored.
-    pub logs: logs::Options,
+    pub logs: analytics::Options,
     /// Limits of log drains.
-    pub log_drains: log_drains::Options,
+    pub log_drains: drains::Options,
     /// Limits of branches.
     pub branches: BranchOptions,
 }
@@ -49,8 +44,8 @@ pub struct ApiContext(Arc<ApiState>);
 
 /// The parts of the operations' state.
 pub struct ApiState {
-    /// State of the data plane.
-    pub data_plane: DataPlaneContext,
+    /// State of the control plane.
+    pub control: ControlContext,
     /// Settings of the operator.
     pub api_settings: ApiSettings,
     /// Cached lists of projects.
@@ -61,8 +56,6 @@ pub struct ApiState {
     pub drains: DrainManager,
     /// Runs of branches that are carried out in this process.
     pub branch_runner: BranchRunner,
-    /// Makes a point before a merge to which the parent can be restored.
-    pub(super) restore_points: OnceLock<Arc<dyn RestorePointHook>>,
 }
 
 impl Deref for ApiContext {
@@ -74,36 +67,35 @@ impl Deref for ApiContext {
 }
 
 impl Deref for ApiState {
-    type Target = DataPlaneContext;
+    type Target = ControlContext;
 
-    fn deref(&self) -> &DataPlaneContext {
-        &self.data_plane
+    fn deref(&self) -> &ControlContext {
+        &self.control
     }
 }
 
 impl ApiContext {
-    /// State of operations over this data plane.
-    pub fn new(data_plane: DataPlaneContext, settings: ApiSettings) -> Self {
+    /// State of operations over this control plane.
+    pub fn new(control: ControlContext, settings: ApiSettings) -> Self {
         let analytics = Analytics::new(
             settings.logs.clone(),
-            data_plane.settings.node,
-            data_plane.home.clone(),
-            data_plane.clock.clone(),
-            data_plane.entropy.clone(),
+            control.settings.node,
+            control.home.clone(),
+            control.clock.clone(),
+            control.entropy.clone(),
         );
-        let drains = DrainManager::new(&data_plane.entropy, &data_plane.metrics);
+        let drains = DrainManager::new(&control.entropy, &control.metrics);
         let state = Arc::new(ApiState {
-            data_plane,
+            control,
             api_settings: settings,
             listings: Listings::default(),
             analytics,
             drains,
             branch_runner: BranchRunner::default(),
-            restore_points: OnceLock::new(),
         });
         let weak = Arc::downgrade(&state);
-        state.data_plane.add_listener(weak.clone());
-        state.data_plane.set_removal_hook(weak);
+        state.control.add_listener(weak.clone());
+        state.control.set_removal_hook(weak);
         Self(state)
     }
 }

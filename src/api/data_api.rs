@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         api_keys,
         services::rest::{self, RestSettings, RestSettingsUpdate},
     },

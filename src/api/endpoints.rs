@@ -30,6 +30,8 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::disk::ENDPOINTS,
         projects::upgrade::ENDPOINTS,
         projects::from_backup::ENDPOINTS,
+        projects::transfers::operations::ENDPOINTS,
+        projects::claims::ENDPOINTS,
         backups::operations::ENDPOINTS,
         backups::restores::ENDPOINTS,
         backups::download::ENDPOINTS,

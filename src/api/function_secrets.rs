@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::services::functions::secrets::{self, NewSecret},
+    control::services::functions::secrets::{self, NewSecret},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,

@@ -7,9 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::api_keys::{
-        self, ApiKey, ApiKeyUpdate, ClaimsTemplate, KeyRemoval, Kind, NewApiKey,
-    },
+    control::api_keys::{self, ApiKey, ApiKeyUpdate, KeyRemoval, Kind, NewApiKey},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         audit::Recorder,
@@ -17,6 +15,7 @@ use crate::{
         http::{Endpoint, Json, PathId, Query, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
+    proxy::accepted_keys::ClaimsTemplate,
 };
 
 /// Endpoints of API keys.

@@ -17,8 +17,8 @@ pub mod log_drains;
 pub mod logs;
 pub mod oauth;
 pub mod organizations;
+pub(crate) mod path;
 pub mod planned;
-
 pub mod project_config;
 pub mod project_settings;
 pub mod projects;

@@ -39,17 +39,11 @@ fn message(title: &str, instead: &str) -> String {
 fn gerund(verb: &str) -> String {
     match verb {
         "Get" | "Set" => format!("{verb}ting"),
-        "Transfer" => "Transferring".to_owned(),
         _ => format!("{}ing", verb.strip_suffix('e').unwrap_or(verb)),
     }
 }
 
 planned! {
-    Get "/v1/organizations/{slug}/project-claim/{token}" [] "v1-get-organization-project-claim" "Get a project claim of an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
-    Post "/v1/organizations/{slug}/project-claim/{token}" [] "v1-claim-project-for-organization" "Claim a project for an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
-    Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review requested network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD, instead "Restrictions apply without a review: use POST /v1/projects/{ref}/network-restrictions/apply instead.";
     Post "/v1/projects/{ref}/read-replicas/remove" [] "v1-remove-a-read-replica" "Remove a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Set up a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
@@ -80,8 +74,6 @@ planned! {
     Post "/v2/projects/{ref}/private-link/associations" [] "v2-create-private-link-association" "Create a private link association" Projects, pat_only(&[&[P::ProjectAdminWrite]]), STANDARD;
     Delete "/v2/projects/{ref}/private-link/associations/aws-account/{aws_account_id}" [] "v2-delete-private-link-association" "Delete a private link association" Projects, pat_only(&[&[P::ProjectAdminWrite]]), STANDARD;
     Delete "/v2/projects/{ref}/private-link/associations/aws-account/{aws_account_id}/database/{database_identifier}" [] "v2-delete-private-link-association-for-database" "Delete a private link association of one database" Projects, pat_only(&[&[P::ProjectAdminWrite]]), STANDARD;
-    Post "/v2/projects/{ref}/transfers" [] "v2-transfer-a-project" "Transfer a project" Projects, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
-    Post "/v2/projects/{ref}/transfers/previews" [] "v2-preview-a-project-transfer" "Preview a project's transfer" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Get "/v2/projects/{ref}/webhooks/deliveries/{id}" [] "v2-projects-ref-webhooks-deliveries-id-get" "Get a webhook delivery of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsRead]]), STANDARD;
     Post "/v2/projects/{ref}/webhooks/deliveries/{id}/retry" [] "v2-projects-ref-webhooks-deliveries-id-retry-post" "Retry a webhook delivery of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
     Delete "/v2/projects/{ref}/webhooks/endpoints" [] "v2-projects-ref-webhooks-endpoints-delete" "Delete the webhook endpoints of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
@@ -118,8 +110,8 @@ mod tests {
             .iter()
             .map(|endpoint| gerund(endpoint.summary.split(' ').next().unwrap()))
             .collect();
-        let expected = "Claiming Creating Deleting Deploying Getting Listing Previewing Removing \
-            Retrying Reviewing Setting Testing Transferring Updating";
+        let expected = "Creating Deleting Deploying Getting Listing Removing Retrying Reviewing \
+            Setting Testing Updating";
         let expected: BTreeSet<_> = expected.split_whitespace().map(str::to_owned).collect();
         assert_eq!(gerunds, expected);
     }

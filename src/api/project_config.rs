@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     api::{context::ApiContext, data_api},
-    data_plane::{
+    control::{
         database_access::{self, restrictions},
         projects::{engine_major, parameters},
         service_settings::{self, AUTH, REALTIME, STORAGE},
@@ -286,7 +286,7 @@ fn snake_case(document: Map<String, Value>) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_plane::service_settings::ServiceSettings;
+    use crate::control::service_settings::ServiceSettings;
 
     #[test]
     fn sections_have_the_names_of_the_second_version_and_no_unset_value() {

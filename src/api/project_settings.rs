@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::project_settings::{
+    control::project_settings::{
         self, ApplyRequest, Drift, ProjectSettings, RequestedSettings, SettingsPlan,
         SettingsVersion,
     },

@@ -9,7 +9,7 @@ use crate::{
     platform::{
         access::{Access, Subject, User},
         error::Error,
-        http::{Endpoint, Json, Query, Tag, Verb, mount, router::placeholders},
+        http::{Endpoint, Json, Query, Tag, Verb, mount, path_template::placeholders},
         rate_limits::{CounterKey, CounterScope, LimitKey, Policy, PolicyContext, UNCOUNTED},
     },
 };

@@ -9,10 +9,7 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    data_plane::api_keys::{
-        SigningKeyState,
-        rotation::{self, NewSigningKey, SigningAlgorithm, SigningKeyView},
-    },
+    control::api_keys::rotation::{self, NewSigningKey, SigningAlgorithm, SigningKeyView},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         audit::Recorder,
@@ -20,6 +17,7 @@ use crate::{
         http::{Endpoint, Json, PathId, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
+    proxy::accepted_keys::SigningKeyState,
 };
 
 /// Endpoints of signing keys.

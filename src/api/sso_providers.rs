@@ -7,15 +7,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    api::context::ApiContext,
-    data_plane::sso_providers::{self, SsoProvider, SsoProviderUpdate},
+    api::{context::ApiContext, path::path_parameters},
+    control::sso_providers::{self, SsoProvider, SsoProviderUpdate},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{
-            Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::Created,
-        },
+        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };
@@ -91,18 +89,9 @@ async fn create(
     Ok(Created(made))
 }
 
-/// `{provider_id}` of the path.
-struct ProviderId(Uuid);
-
-impl Input for ProviderId {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let id = call.placeholder("provider_id");
-        let id = id.and_then(|id| Uuid::try_parse(id).ok());
-        id.map(Self)
-            .ok_or_else(|| Error::invalid("provider_id", "Invalid UUID"))
-    }
+path_parameters! {
+    /// `{provider_id}` of the path.
+    struct ProviderId(Uuid) from "provider_id", else Error::invalid("provider_id", "Invalid UUID");
 }
 
 static GET: Endpoint = Endpoint {

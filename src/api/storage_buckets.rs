@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         database_session::{
             DATABASE, READER,
             session::{ConnectTarget, DatabaseSession, SessionLimits},

@@ -8,15 +8,13 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
-    api::context::ApiContext,
-    data_plane::third_party_auth::{self, KeySource, ThirdPartyAuth},
+    api::{context::ApiContext, path::path_parameters},
+    control::third_party_auth::{self, KeySource, ThirdPartyAuth},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{
-            Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::Created,
-        },
+        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };
@@ -88,18 +86,9 @@ async fn create(
     Ok(Created(made))
 }
 
-/// `{tpa_id}` of the path.
-struct IntegrationId(Uuid);
-
-impl Input for IntegrationId {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let id = call.placeholder("tpa_id");
-        let id = id.and_then(|id| Uuid::try_parse(id).ok());
-        id.map(Self)
-            .ok_or_else(|| Error::invalid("tpa_id", "Invalid UUID"))
-    }
+path_parameters! {
+    /// `{tpa_id}` of the path.
+    struct IntegrationId(Uuid) from "tpa_id", else Error::invalid("tpa_id", "Invalid UUID");
 }
 
 static GET: Endpoint = Endpoint {

@@ -3,9 +3,12 @@
 pub mod config;
 pub mod operator_api;
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{future::ready, ops::Deref, sync::Arc, time::Duration};
 
-use gantry_base::clock::{Clock, Entropy};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    repeat,
+};
 use gantry_node::{cluster_driver::ClusterDriver, clusters::Home};
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
@@ -17,30 +20,33 @@ use crate::{
         context::{ApiContext, ApiSettings},
         endpoints, log_drains, logs, oauth,
     },
-    data_plane::{
-        backups::{self, BackupOptions},
-        context::{DataPlaneContext, DataPlaneSettings},
-        domains::hostnames::{self, acme::CertificateAuthority, dns::Dns},
+    control::{
+        backups::{self, state::BackupOptions},
+        context::{ControlContext, ControlSettings},
+        database_calls,
+        domains::hostnames::{self, dns::Dns, state::CertificateAuthority},
+        fleet::{self, state::NodeSettings},
         installation,
-        postgres_proxy::PublishedAddress,
         projects::{
-            NewTableGrants, idle, lease, reconciler, sizes::SizeTable, upkeep, warm_pool, watchdog,
+            idle, lease, new_table_grants::NewTableGrants, reconciler, sizes::SizeTable,
+            state::warm_pool::WarmPoolSize, upkeep, warm_pool, watchdog,
         },
-        service_proxy::{self, upstreams::Upstreams},
-        services::{self, ServiceOptions},
+        proxies,
+        services::{self, state::ServiceOptions},
         temporary_access, third_party_auth,
     },
     platform::{
         access::{Directory, call_log, last_used},
-        context::{PlatformContext, PlatformSettings},
+        context::{PlatformContext, PlatformSettings, PublishedLinks},
         db::{Db, heartbeat},
         error::Error,
-        http::{Api, Endpoint, Transport, openapi::PublishedLinks},
+        http::{Api, Endpoint, Transport},
         notifications,
         rate_limits::{self, Memory, RateLimiter, Shared},
         sealing::SealingKey,
         telemetry::{self, Metrics},
     },
+    proxy::{postgres_proxy::PublishedAddress, service_proxy},
     web,
 };
 
@@ -66,13 +72,11 @@ pub struct Settings {
     /// Storage of rate limit counters.
     pub counting: rate_limits::Options,
     /// Number of clusters to create in advance.
-    pub prepared: warm_pool::WarmPoolSize,
+    pub prepared: WarmPoolSize,
     /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
     /// Time for which a removed project can be restored. Zero: its data is deleted at once.
     pub hold: chrono::TimeDelta,
-    /// Default upstream URLs of project services; overrides of single projects take precedence.
-    pub upstreams: Upstreams,
     /// Options of the service proxy.
     pub service_proxy: service_proxy::Options,
     /// Services that Gantry runs itself.
@@ -101,11 +105,13 @@ pub struct Settings {
     pub branches: BranchOptions,
     /// Backups of projects.
     pub backups: BackupOptions,
+    /// This node among others.
+    pub fleet: NodeSettings,
 }
 
 impl Settings {
     /// Splits the settings by layer.
-    fn split(self) -> (PlatformSettings, DataPlaneSettings, ApiSettings) {
+    fn split(self) -> (PlatformSettings, ControlSettings, ApiSettings) {
         let platform = PlatformSettings {
             transport: self.transport,
             project_domain: self.project_domain,
@@ -114,7 +120,7 @@ impl Settings {
             sealing: self.sealing,
             public_url: self.public_url,
         };
-        let data_plane = DataPlaneSettings {
+        let control = ControlSettings {
             databases: self.databases,
             own_database: self.own_database,
             project_uid_base: self.project_uid_base,
@@ -123,7 +129,6 @@ impl Settings {
             idle_pause_after: self.idle_pause_after,
             hold: self.hold,
             branch_idle_pause_after: self.branches.idle_pause_after,
-            upstreams: self.upstreams,
             service_proxy: self.service_proxy,
             services: self.services,
             dns: self.dns,
@@ -132,6 +137,7 @@ impl Settings {
             compute_sizes: self.compute_sizes,
             project_disk_choice_max: self.project_disk_choice_max,
             backups: self.backups,
+            fleet: self.fleet,
         };
         let api = ApiSettings {
             oauth: self.oauth,
@@ -140,7 +146,7 @@ impl Settings {
             log_drains: self.log_drains,
             branches: self.branches,
         };
-        (platform, data_plane, api)
+        (platform, control, api)
     }
 }
 
@@ -195,12 +201,21 @@ impl App {
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
         let limits = RateLimiter::new(operations, memory, shared);
-        let (platform, data_plane, api) = settings.split();
+        let (platform, control, api) = settings.split();
         let platform =
             PlatformContext::new(platform, clock, entropy, db, directory, limits, metrics);
-        let data_plane = DataPlaneContext::new(platform, data_plane, driver, home)?;
+        let control = ControlContext::new(
+            platform,
+            control,
+            driver,
+            home,
+            proxies::open_function_gateway,
+        )?;
+        if control.control_settings.fleet.address.is_some() {
+            control.set_forwarder(fleet::forwarder(&control));
+        }
         let app = Self {
-            context: ApiContext::new(data_plane, api),
+            context: ApiContext::new(control, api),
         };
         Ok((app.clone(), Background { app, uses, calls }))
     }
@@ -243,29 +258,32 @@ impl Background {
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
-        app.data_plane.services.begin_adoption();
+        app.control.services.begin_adoption();
         tasks.spawn(heartbeat::run(app.db.clone()));
-        tasks.spawn(lease::run(app.data_plane.clone()));
-        tasks.spawn(reconciler::run(app.data_plane.clone()));
-        tasks.spawn(reconciler::empty_trash(app.data_plane.clone()));
-        tasks.spawn(warm_pool::run(app.data_plane.clone()));
-        tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
-        tasks.spawn(idle::run(app.data_plane.clone()));
-        tasks.spawn(watchdog::run(app.data_plane.clone()));
-        tasks.spawn(upkeep::run(app.data_plane.clone()));
-        tasks.spawn(backups::run(app.data_plane.clone()));
-        tasks.spawn(backups::upkeep::run(app.data_plane.clone()));
-        tasks.spawn(backups::tables::run(app.data_plane.clone()));
-        tasks.spawn(installation::run(app.data_plane.clone()));
-        tasks.spawn(services::sweep::run(app.data_plane.clone()));
-        tasks.spawn(services::functions::watch(app.data_plane.clone()));
+        tasks.spawn(lease::run(app.control.clone()));
+        tasks.spawn(fleet::run(app.control.clone()));
+        tasks.spawn(fleet::moves::run(app.control.clone()));
+        tasks.spawn(reconciler::run(app.control.clone()));
+        tasks.spawn(reconciler::empty_trash(app.control.clone()));
+        tasks.spawn(warm_pool::run(app.control.clone()));
+        tasks.spawn(temporary_access::reconciler::run(app.control.clone()));
+        tasks.spawn(idle::run(app.control.clone()));
+        tasks.spawn(database_calls::run(app.control.clone()));
+        tasks.spawn(watchdog::run(app.control.clone()));
+        tasks.spawn(upkeep::run(app.control.clone()));
+        tasks.spawn(backups::run(app.control.clone()));
+        tasks.spawn(backups::upkeep::run(app.control.clone()));
+        tasks.spawn(backups::tables::run(app.control.clone()));
+        tasks.spawn(installation::run(app.control.clone()));
+        tasks.spawn(services::sweep::run(app.control.clone()));
+        tasks.spawn(services::functions::watch(app.control.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));
         tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
-        tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
+        tasks.spawn(hostnames::hostname_reconciler::run(app.control.clone()));
         logs::spawn(&app, &mut tasks);
         tasks.spawn(log_drains::run(app.context.clone()));
-        tasks.spawn(third_party_auth::run(app.data_plane.clone()));
+        tasks.spawn(third_party_auth::run(app.control.clone()));
         tasks.spawn(branches::runner::run(app.context.clone()));
         let kinds = endpoints::all()
             .iter()
@@ -277,13 +295,10 @@ impl Background {
             calls,
         ));
         tasks.spawn(oauth::cleanup::run(app.db.clone(), app.clock.clone()));
-        tasks.spawn(async move {
-            let mut tick = tokio::time::interval(telemetry::UPKEEP);
-            loop {
-                tick.tick().await;
-                app.metrics.upkeep();
-            }
-        });
+        tasks.spawn(repeat::every(telemetry::UPKEEP, move || {
+            app.metrics.upkeep();
+            ready(())
+        }));
         tasks
     }
 }

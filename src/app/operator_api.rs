@@ -35,13 +35,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    data_plane::service_proxy::{key_checks, overrides, upstreams::ServiceUpstream},
+    control::operator_settings::{key_checks, upstreams},
     platform::{
         audit::Recorder,
         error::Error,
         http::{self, Body, Response, client_kind::RejectedRequest, respond, server},
         notifications,
     },
+    proxy::service_proxy::upstreams::ServiceUpstream,
 };
 
 /// Length of the queue of connections that are not accepted yet.
@@ -255,7 +256,7 @@ impl OperatorRequest {
                 return switch_key_check(app, &project, None, audit).await;
             }
         };
-        overrides::set(
+        upstreams::set(
             &app.db,
             &project,
             service,
@@ -277,10 +278,10 @@ async fn upstream_entries(
     app: &App,
     project: &ProjectRef,
 ) -> Result<[UpstreamEntry; Service::ALL.len()], Error> {
-    let own = overrides::of(&app.db, project).await?;
+    let own = upstreams::of(&app.db, project).await?;
     Ok(Service::ALL.map(|service| {
         let set = own.get(service);
-        let default = app.data_plane_settings.upstreams.get(service);
+        let default = app.control_settings.service_proxy.upstreams.get(service);
         UpstreamEntry {
             service: service.name(),
             url: set.or(default).map(ToString::to_string),
@@ -303,7 +304,7 @@ async fn switch_key_check(
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
     let entry = KeyCheckState {
-        enabled: set.unwrap_or(app.data_plane_settings.service_proxy.check_keys),
+        enabled: set.unwrap_or(app.control_settings.service_proxy.check_keys),
         overridden: set.is_some(),
     };
     Ok(http::output::json(StatusCode::OK, &entry))

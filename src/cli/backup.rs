@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::{
     app::config::{BackupPlaceFlags, ControlOptions},
     cli::{control::OpenControl, output::Output},
-    data_plane::{
+    control::{
         backups::{self, BackupStore},
         installation::{
             content::{ControlSnapshot, Node, SnapshotName},

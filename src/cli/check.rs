@@ -17,8 +17,8 @@ use tokio::{
 
 use crate::{
     app::config::{Config, ControlOptions},
-    cli::{output::Output, serve},
-    data_plane::installation,
+    cli::{listeners::can_bind, output::Output, serve},
+    control::installation,
     platform::db::Db,
 };
 
@@ -72,7 +72,7 @@ impl CheckCommand {
             .and_then(|installed| installed.offer(serve::old_versions(&self.config)));
         let home = control.home();
         let address = self.config.listen;
-        let free = serve::can_bind(address).await;
+        let free = can_bind(address).await;
         let extensions = match &engine {
             Ok(engines) => extensions(engines.default_engine()),
             Err(_) => Requirement {
@@ -281,7 +281,7 @@ async fn resolve_and_connect(host: &str, listen: &[SocketAddr]) -> Result<String
     let mut free = false;
     for listen in listen.iter().filter(|listen| listen.port() == CLIENT_PORT) {
         let reaches = listen.ip().is_unspecified() || listen.ip() == address.ip();
-        free |= reaches && serve::can_bind(*listen).await;
+        free |= reaches && can_bind(*listen).await;
     }
     let ip = address.ip();
     if free {

@@ -13,7 +13,7 @@ use gantry_node::{
 };
 use secrecy::ExposeSecret;
 
-use crate::{app::config::ControlOptions, data_plane::installation::recovery, platform::db::Db};
+use crate::{app::config::ControlOptions, control::installation::recovery, platform::db::Db};
 
 /// An open connection to the control database.
 pub(super) struct OpenControl {

@@ -11,24 +11,15 @@ use tokio::task::JoinSet;
 
 use crate::{
     app::{App, config::Config},
-    cli::serve::bind,
-    data_plane::postgres_proxy::{self, PostgresProxyTls, PublishedAddress, SessionKind},
+    cli::listeners::{ListenerDefaults, bind},
+    control::proxies,
+    proxy::postgres_proxy::{self, PostgresProxyTls, PublishedAddress, SessionKind},
 };
 
 /// Default port of PostgreSQL.
 const PORT: u16 = 5432;
 /// Default port of connection poolers.
 const POOLER_PORT: u16 = 6543;
-
-/// Default listener addresses and certificates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ListenerDefaults {
-    /// Configured addresses and certificates only (`gantry serve`).
-    None,
-    /// Loopback addresses and a local certificate authority where nothing is configured (`gantry
-    /// dev`).
-    Local,
-}
 
 /// Bound listeners that do not accept connections yet.
 pub(super) struct DatabaseListeners {
@@ -120,7 +111,7 @@ impl DatabaseListeners {
         let mut tasks = JoinSet::new();
         for (listener, kind) in self.listeners {
             tasks.spawn(postgres_proxy::run(
-                app.data_plane.clone(),
+                proxies::postgres_proxy(&app.control),
                 tokio::net::TcpListener::from_std(listener)?,
                 self.tls.clone(),
                 kind,

@@ -22,13 +22,13 @@ use crate::{
     },
     app::config::Config,
     cli::{
-        databases::ListenerDefaults,
         engine::{self, EngineName},
         files::DevFiles,
+        listeners::ListenerDefaults,
         serve::{self, ClusterShutdown, DatabaseEndpoints, Running},
         service::{self, InstallableProgram},
     },
-    data_plane::services::has_kit,
+    control::services::has_kit,
     platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 

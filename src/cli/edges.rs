@@ -8,8 +8,9 @@ use tokio::task::JoinSet;
 
 use crate::{
     app::{App, config::Config},
-    cli::{databases::ListenerDefaults, serve::bind},
-    data_plane::service_proxy::{self, ServiceProxyListeners, WildcardCertificate},
+    cli::listeners::{ListenerDefaults, bind},
+    control::proxies,
+    proxy::service_proxy::{self, ServiceProxyListeners, WildcardCertificate},
 };
 
 /// Common HTTPS port that needs no privileges.
@@ -93,6 +94,10 @@ impl ServiceListeners {
             http: all(self.http)?,
             ask: all(self.ask)?,
         };
-        Ok(service_proxy::listen(app, listeners, self.wildcard)?)
+        Ok(service_proxy::listen(
+            &proxies::service_proxy(app),
+            listeners,
+            self.wildcard,
+        )?)
     }
 }

@@ -11,7 +11,7 @@ use crate::{
         reference::{settings::settings, tables},
     },
     cli::definition,
-    platform::http::openapi::{PublishedLinks, document},
+    platform::{context::PublishedLinks, http::openapi::document},
 };
 
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let document =
         serde_json::to_string_pretty(&document(endpoints::all(), &PublishedLinks::default()))?;
     let mut files = vec![
-        ("openapi.json".into(), document + "\n"),
+        ("generated/openapi.json".into(), document + "\n"),
         ("docs/reference/endpoints.md".into(), tables::endpoints()),
         (
             "docs/reference/permissions.md".into(),
@@ -46,7 +46,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     files.extend(
         tables::requests()
             .into_iter()
-            .map(|(name, text)| (Path::new("requests").join(name), text)),
+            .map(|(name, text)| (Path::new("generated/requests").join(name), text)),
     );
     Ok(files)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     cli::{admin::CommandOptions, control::OpenControl, limits::operator},
-    data_plane::domains::hostnames::blocked,
+    control::domains::hostnames::blocked,
 };
 
 #[derive(Debug, Subcommand)]

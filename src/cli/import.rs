@@ -17,7 +17,7 @@ use url::Url;
 use crate::{
     app::config::ControlOptions,
     cli::{output::Output, secret},
-    data_plane::import::{
+    control::import::{
         Import, ImportReport, SourceDatabase,
         settings::{self, RemoteProject, SettingsReport},
     },

@@ -10,7 +10,7 @@ use crate::{
         control::OpenControl,
         limits::operator,
     },
-    data_plane::service_proxy::key_checks,
+    control::operator_settings::key_checks,
     platform::{error::Error, notifications},
 };
 

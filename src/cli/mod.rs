@@ -20,7 +20,9 @@ mod import;
 mod key;
 mod key_check;
 mod limits;
+mod listeners;
 mod logs;
+mod moves;
 mod node;
 mod output;
 mod project;
@@ -41,10 +43,7 @@ use gantry_node::{
     services::launch::ServiceLaunchPlan,
 };
 
-use crate::{
-    app::config::Config,
-    data_plane::services::{self},
-};
+use crate::{app::config::Config, control::services};
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.
 #[derive(Debug, Parser)]
@@ -196,8 +195,8 @@ impl Command {
 
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Dev(dev) => dev.run().await,
-        Command::Serve(config) => serve::serve(*config).await,
+        Command::Dev(dev) => Box::pin(dev.run()).await,
+        Command::Serve(config) => Box::pin(serve::serve(*config)).await,
         Command::Migrate(migrate) => migrate.run().await,
         Command::User(user) => user.run().await,
         Command::Org(org) => org.run().await,

@@ -13,6 +13,11 @@ pub(super) enum Output {
 }
 
 impl Output {
+    /// Whether the output is read by a person.
+    pub(super) fn is_text(self) -> bool {
+        matches!(self, Self::Text)
+    }
+
     /// Prints `value` as JSON, or the result of `text`.
     pub(super) fn print(
         self,

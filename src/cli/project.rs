@@ -10,7 +10,7 @@ use crate::{
         control::OpenControl,
         limits,
     },
-    data_plane::projects::held::{self, HeldProject},
+    control::projects::held::{self, HeldProject},
 };
 
 #[derive(Debug, Subcommand)]

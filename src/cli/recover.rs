@@ -20,11 +20,11 @@ use uuid::Uuid;
 use crate::{
     app::config::ControlOptions,
     cli::{backup, control, key, output::Output},
-    data_plane::{
+    control::{
         backups::BackupStore,
         installation::{
-            InstallationError,
             content::{About, ControlSnapshot, SnapshotName},
+            error::InstallationError,
             fence::{self, StoreEpoch},
             files,
             objects::InstallationStore,

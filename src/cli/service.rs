@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::{
     app::config::ControlOptions,
     cli::{engine, output::Output},
-    data_plane::services::schema_diff::{self, SchemaDiffKit},
+    control::services::schema_diff::{self, SchemaDiffKit},
 };
 
 #[derive(Debug, Args)]

@@ -11,8 +11,9 @@ use crate::{
         control::OpenControl,
         limits::operator,
     },
-    data_plane::service_proxy::{overrides, upstreams::ServiceUpstream},
+    control::operator_settings::upstreams,
     platform::error::Error,
+    proxy::service_proxy::upstreams::ServiceUpstream,
 };
 
 #[derive(Debug, Subcommand)]
@@ -84,7 +85,7 @@ impl UpstreamCommand {
             }
             Self::List { common } => {
                 let all =
-                    OpenControl::with(&common.control, async |db| Ok(overrides::list(db).await?))
+                    OpenControl::with(&common.control, async |db| Ok(upstreams::list(db).await?))
                         .await?;
                 common.output.print(&all, || match all.as_slice() {
                     [] => "No overrides: --upstream applies to all projects.".to_owned(),
@@ -107,7 +108,7 @@ async fn set(
     command: &'static str,
 ) -> anyhow::Result<Option<String>> {
     OpenControl::with(&common.control, async |db| {
-        let set = overrides::set(
+        let set = upstreams::set(
             db,
             project,
             service,

@@ -2,7 +2,7 @@
 
 use std::{
     ops::Deref,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
 };
 
 use gantry_base::clock::{Clock, Entropy};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{
     access::Directory,
-    http::{Transport, openapi::PublishedLinks},
+    http::{forwarding::RequestForwarder, transport::Transport},
     rate_limits::RateLimiter,
     tables::{Cache, Table, Task},
     telemetry::{Metrics, RequestLog},
@@ -49,6 +49,15 @@ impl PlatformSettings {
     }
 }
 
+/// Links that the operator publishes with the API (specification §1).
+#[derive(Debug, Clone, Default)]
+pub struct PublishedLinks {
+    /// The fair-use policy.
+    pub terms: Option<String>,
+    /// The pricing of resources that are created through the API.
+    pub pricing: Option<String>,
+}
+
 /// Handle to the state of the platform. Cheap to clone.
 #[derive(Clone)]
 pub struct PlatformContext(Arc<PlatformState>);
@@ -71,6 +80,8 @@ pub struct PlatformState {
     pub metrics: Metrics,
     /// Answered requests that name a project, until they are written to its logs.
     pub request_log: RequestLog,
+    /// Passes requests on to the servers that hold their projects. Unset without other servers.
+    forwarder: OnceLock<Arc<dyn RequestForwarder>>,
     /// Parts of the wings above that react to changes of tables.
     listeners: RwLock<Vec<Weak<dyn ChangeListener>>>,
 }
@@ -114,6 +125,7 @@ impl PlatformContext {
             limits,
             metrics,
             request_log: RequestLog::default(),
+            forwarder: OnceLock::new(),
             listeners: RwLock::default(),
         });
         let listener = Arc::downgrade(&state);
@@ -126,6 +138,16 @@ impl PlatformState {
     /// Adds a listener. It is dropped with its last owner.
     pub fn add_listener(&self, listener: Weak<dyn ChangeListener>) {
         self.listeners.write().push(listener);
+    }
+
+    /// Sets the forwarder of requests. Later calls do nothing.
+    pub fn set_forwarder(&self, forwarder: Arc<dyn RequestForwarder>) {
+        let _ = self.forwarder.set(forwarder);
+    }
+
+    /// Returns the forwarder of requests, if there may be other servers.
+    pub fn forwarder(&self) -> Option<&dyn RequestForwarder> {
+        self.forwarder.get().map(|forwarder| &**forwarder)
     }
 
     fn each_listener(&self, call: impl Fn(&dyn ChangeListener)) {

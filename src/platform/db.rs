@@ -23,7 +23,7 @@ use tokio::{
     time::timeout,
 };
 use tokio_postgres::{
-    Client, Config, Row, Statement,
+    Client, Config, Row, Statement, Transaction,
     error::{DbError, SqlState},
     types::ToSql,
 };
@@ -371,6 +371,18 @@ impl HasServerError for QueryError {
     }
 }
 
+/// Returns the count that `sql` selects, of the rows of one parent. `doing` completes "failed while
+/// …".
+pub async fn count(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    parent: i64,
+    doing: &'static str,
+) -> Result<i64, Error> {
+    let row = transaction.query_one(sql, &[&parent]).await;
+    row.context(doing).map(|row| row.get(0))
+}
+
 /// Returns the constraint that a statement violated.
 pub fn violated(error: &impl HasServerError) -> Option<&str> {
     error.server_error().and_then(DbError::constraint)
@@ -381,22 +393,15 @@ pub fn violated(error: &impl HasServerError) -> Option<&str> {
 mod tls {
     use std::sync::LazyLock;
 
-    use rustls::{ClientConfig, RootCertStore};
+    use gantry_base::net::tls_client;
     use tokio_postgres_rustls::MakeRustlsConnect;
 
     pub(super) type TlsStream =
         <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
 
-    /// Initialised once, because reading the system's root certificates is slow and reconnections
-    /// are frequent during an outage.
     static CONNECTOR: LazyLock<MakeRustlsConnect> = LazyLock::new(|| {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        MakeRustlsConnect::new(
-            ClientConfig::builder()
-                .with_root_certificates(roots)
-                .with_no_client_auth(),
-        )
+        let config = tls_client::config(tls_client::system_roots());
+        MakeRustlsConnect::new(config.with_no_client_auth())
     });
 
     pub(super) fn connector() -> MakeRustlsConnect {

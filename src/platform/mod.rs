@@ -13,6 +13,7 @@ pub mod http;
 pub mod names;
 pub mod notifications;
 pub mod object_store;
+pub mod random_secret;
 pub mod rate_limits;
 pub mod sealing;
 pub mod tables;

@@ -32,6 +32,8 @@ pub enum Cache {
     ApiKeys,
     /// Live versions of functions, and the numbers of their environments.
     Functions,
+    /// Nodes of projects.
+    ProjectNodes,
 }
 
 /// A background task that reacts to notifications.
@@ -219,10 +221,16 @@ tables! {
     BranchMaskings = "branch_maskings", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Upgrades of projects to another version of PostgreSQL.
     ProjectUpgrades = "project_upgrades", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Claim tokens of projects.
+    ProjectClaims = "project_claims", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Rows of removed projects that can be restored.
     RemovedProjectRows = "removed_project_rows", QUIET, &[], &[], ProjectRemoval::Keep("deleted by projects::held at the end of the hold");
     /// SQL that fills empty branches.
     BranchSeeds = "branch_seeds", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Clusters of projects that were rebuilt on other nodes.
+    SupersededClusters = "superseded_clusters", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Moves of projects between nodes.
+    ProjectMoves = "project_moves", PUBLISHED, &[Cache::ProjectNodes], &[Task::Reconciler], ProjectRemoval::Delete;
     /// Restores of projects.
     Restores = "restores", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Restores of single tables.

@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use tracing_log::{AsLog, LogTracer};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-pub use self::operations::CLASSES;
 use self::operations::{MILLIS, Operations};
-pub use self::request_log::{
-    AnsweredRequest, RequestLog, cut, without_secrets, without_url_secrets,
+pub use self::{
+    operations::CLASSES,
+    request_log::{AnsweredRequest, RequestLog, cut, without_secrets, without_url_secrets},
 };
 use crate::platform::{
     error::{Context, Error},

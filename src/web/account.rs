@@ -1,7 +1,6 @@
 //! The account page: profile, password and passkeys.
 
 use askama::Template;
-use http::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
@@ -12,34 +11,25 @@ use crate::{
         sign_in::{self, SignInOutcome},
     },
     platform::{
-        access::{
-            Access,
-            sessions::{self, SessionSelection},
-        },
+        access::sessions::{self, SessionSelection},
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
         labels::{self, Timestamp},
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
     },
 };
 
-pub(super) static ACCOUNT: Endpoint = page(
-    "page-account",
-    "Account",
-    Verb::Get,
-    "/account",
-    Access::Caller,
-    || mount(account),
-);
+pub(super) static ACCOUNT: Endpoint =
+    page("page-account", "Account", Verb::Get, "/account", || {
+        mount(account)
+    });
 pub(super) static SET_PASSWORD: Endpoint = page(
     "page-set-password",
     "Change password",
     Verb::Post,
     "/account/password",
-    Access::Caller,
     || mount(set_password),
 );
 
@@ -66,7 +56,7 @@ struct Row {
 }
 
 /// Error messages by field.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 struct AccountErrors {
     current: Option<String>,
     password: Option<String>,
@@ -75,14 +65,11 @@ struct AccountErrors {
 }
 
 async fn account(visitor: Visitor) -> Result<PageResponse, Error> {
-    show(&visitor, StatusCode::OK, AccountErrors::default()).await
+    show(&visitor, AccountErrors::default()).await
 }
 
-async fn show(
-    visitor: &Visitor,
-    status: StatusCode,
-    errors: AccountErrors,
-) -> Result<PageResponse, Error> {
+/// Shows the page, with the errors of a rejected form.
+async fn show(visitor: &Visitor, errors: AccountErrors) -> Result<PageResponse, Error> {
     let now = visitor.context.clock.now();
     let password_changed = passwords::changed_at(&visitor.context.db, visitor.user.id)
         .await?
@@ -107,7 +94,8 @@ async fn show(
         passkeys,
         errors,
     };
-    Ok(PageResponse::page(&page)?.status(status))
+    let is_rejected = page.errors != AccountErrors::default();
+    PageResponse::form(&page, is_rejected)
 }
 
 /// Returns the account page with an error message at the passkey form.
@@ -115,15 +103,11 @@ pub(super) async fn passkey_error(
     visitor: &Visitor,
     message: String,
 ) -> Result<PageResponse, Error> {
-    show(
-        visitor,
-        StatusCode::UNPROCESSABLE_ENTITY,
-        AccountErrors {
-            passkey: Some(message),
-            ..AccountErrors::default()
-        },
-    )
-    .await
+    let errors = AccountErrors {
+        passkey: Some(message),
+        ..AccountErrors::default()
+    };
+    show(visitor, errors).await
 }
 
 #[derive(Deserialize)]
@@ -141,7 +125,7 @@ async fn set_password(
     SessionForm(form): SessionForm<NewPassword>,
 ) -> Result<PageResponse, Error> {
     let context = &visitor.context;
-    let reject = |errors| show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, errors);
+    let reject = |errors| show(&visitor, errors);
     if form.password.expose_secret() != form.confirmation.expose_secret() {
         return reject(AccountErrors {
             confirmation: Some("The passwords do not match.".to_owned()),

@@ -8,12 +8,11 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     platform::{
-        access::Access,
         error::Error,
-        http::{Body, Endpoint, Output, Response, Verb, mount, openapi::OperationDoc},
+        http::{Body, Endpoint, Output, Response, Verb, mount, operation_doc::OperationDoc},
         rate_limits::{Limit, LimitKey, per},
     },
-    web::{page, path::PathFile},
+    web::{page::public_page, path::PathFile},
 };
 
 /// A browser requests each file once.
@@ -24,12 +23,11 @@ static FILES: Limit = Limit {
 
 pub(super) static ASSET: Endpoint = Endpoint {
     limit: &FILES,
-    ..page(
+    ..public_page(
         "page-asset",
         "Static file",
         Verb::Get,
         "/assets/{file}",
-        Access::Public,
         || mount(asset),
     )
 };

@@ -2,7 +2,6 @@
 //! into the tool.
 
 use askama::Template;
-use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -11,12 +10,15 @@ use uuid::Uuid;
 use crate::{
     api::tokens::cli_login::{self, LoginChannel},
     platform::{
-        access::{Access, Permission},
+        access::Permission,
         error::Error,
         http::{Endpoint, Query, Verb, mount},
         names,
     },
-    web::{Layout, PageResponse, SessionForm, Visitor, page, tokens},
+    web::{
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        tokens,
+    },
 };
 
 /// The Supabase CLI prints a link to the hosted dashboard. The alias serves the same path, so that
@@ -28,7 +30,6 @@ pub(super) static SHOW: Endpoint = Endpoint {
         "Sign in to a command-line tool",
         Verb::Get,
         "/cli/login",
-        Access::Caller,
         || mount(show),
     )
 };
@@ -37,7 +38,6 @@ pub(super) static APPROVE: Endpoint = page(
     "Create a token for a command-line tool",
     Verb::Post,
     "/cli/login",
-    Access::Caller,
     || mount(approve),
 );
 
@@ -125,9 +125,7 @@ async fn approve(
         .map(|it| it.name())
         .collect();
     let body = json!({"name": form.login.token_name(), "expires_in_days": days, "permissions": permissions});
-    let created: tokens::TokenSecret = visitor
-        .call(Method::POST, "/v1/tokens", Some(&body))
-        .await?;
+    let created: tokens::TokenSecret = visitor.post("/v1/tokens", &body).await?;
     let code = cli_login::store_token(
         &context.db,
         &context.entropy,

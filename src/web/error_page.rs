@@ -8,7 +8,7 @@ use crate::{
         error::{Denial, Error},
         http::{Output, Response, client_kind::RejectedRequest, output::empty, respond},
     },
-    web::{Layout, PageResponse, redirect},
+    web::{redirect, response::PageResponse, visitor::Layout},
 };
 
 #[derive(Template)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use crate::{
     platform::{
         error::{Denial, Error},
-        http::{Call, Input, null_bytes, openapi::OperationDoc},
+        http::{Call, Input, null_bytes, operation_doc::OperationDoc},
     },
     web::cookie,
 };
@@ -60,6 +60,21 @@ impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
             return Err(Error::Forbidden(Denial::ForeignForm));
         }
         read(&call.body().await?).map(Self)
+    }
+}
+
+/// Returns the message of an operation that rejected a form, for the page that shows it again.
+/// Other errors are returned.
+pub(super) fn problem(error: Error) -> Result<String, Error> {
+    match error {
+        Error::Invalid { .. }
+        | Error::Rejected(_)
+        | Error::Conflict(_)
+        | Error::Missing(_)
+        | Error::SmtpRequired { .. }
+        | Error::Unconfigured(_)
+        | Error::DatabaseUnreachable => Ok(error.message().into_owned()),
+        other => Err(other),
     }
 }
 

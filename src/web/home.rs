@@ -4,12 +4,12 @@ use askama::Template;
 
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, Visitor, page, redirect,
+        page::{Layout, PageResponse, Visitor, page},
+        redirect,
         resources::{OrganizationProjects, organizations_with_projects},
     },
 };
@@ -19,7 +19,6 @@ pub(super) static HOME: Endpoint = page(
     "Organizations and projects",
     Verb::Get,
     redirect::HOME,
-    Access::Caller,
     || mount(home),
 );
 

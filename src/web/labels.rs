@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::data_plane::projects::Status;
+use crate::control::projects::Status;
 
 /// A time relative to the current time, for `<time>` elements.
 pub(super) struct Timestamp {

@@ -24,6 +24,7 @@ mod labels;
 mod oauth;
 mod oidc;
 mod organizations;
+mod page;
 mod passkeys;
 mod path;
 mod permissions;
@@ -36,18 +37,17 @@ mod sign_in;
 mod tokens;
 mod visitor;
 
-pub use form::{OpenForm, SessionForm};
-pub use response::PageResponse;
-pub use visitor::{Layout, Visitor};
-
+use self::page::public_page;
+pub use self::{
+    form::{OpenForm, SessionForm},
+    response::PageResponse,
+    visitor::{Layout, Visitor},
+};
 use crate::platform::{
-    access::Access,
     error::Error,
     http::{
-        Endpoint, Tag, Verb, client_kind::ClientKind, endpoint::MountedHandler, input::RequestLine,
-        mount, router::EndpointSet,
+        Endpoint, Verb, client_kind::ClientKind, input::RequestLine, mount, router::EndpointSet,
     },
-    rate_limits::STANDARD,
 };
 
 /// Session cookies for authentication, HTML for errors.
@@ -156,14 +156,9 @@ static PAGES: &[&Endpoint] = &[
 ];
 
 /// The 404 page, for browsers only; programs get the JSON error. `/` redirects to the home page.
-pub static NOT_FOUND: Endpoint = page(
-    "page-lost",
-    "Page not found",
-    Verb::Get,
-    "/",
-    Access::Public,
-    || mount(not_found),
-);
+pub static NOT_FOUND: Endpoint = public_page("page-lost", "Page not found", Verb::Get, "/", || {
+    mount(not_found)
+});
 
 async fn not_found(RequestLine { path, .. }: RequestLine) -> Result<PageResponse, Error> {
     if path == "/" {
@@ -184,27 +179,5 @@ pub fn served() -> EndpointSet<'static> {
         client_kind: &CLIENT,
         endpoints: PAGES,
         unknown: &NOT_FOUND,
-    }
-}
-
-/// Declares a page or the target of a form. `Access::Caller` permits every signed-in user.
-const fn page(
-    id: &'static str,
-    summary: &'static str,
-    method: Verb,
-    path: &'static str,
-    access: Access,
-    handler: fn() -> MountedHandler,
-) -> Endpoint {
-    Endpoint {
-        id,
-        summary,
-        tag: Tag::Gantry,
-        method,
-        path,
-        aliases: &[],
-        access,
-        limit: &STANDARD,
-        handler,
     }
 }

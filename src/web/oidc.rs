@@ -10,36 +10,33 @@ use crate::{
         identities::{self, IdentityLookup},
     },
     platform::{
-        access::{
-            Access, Subject, User,
-            sessions::{self, SessionSecret},
-        },
+        access::{Subject, User, sessions::SessionSecret},
         audit::Recorder,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        PageResponse, cookie, page, redirect,
+        cookie,
+        page::{PageResponse, public_page},
+        redirect,
         sign_in::{self, SignInRequest},
     },
 };
 
 /// A link instead of a form: `form-action` permits no redirect to another origin, and the request
 /// changes nothing.
-pub(super) static BEGIN: Endpoint = page(
+pub(super) static BEGIN: Endpoint = public_page(
     "page-sign-in-oidc",
     "Sign in through the identity provider",
     Verb::Get,
     "/sign-in/provider",
-    Access::Public,
     || mount(begin),
 );
-pub(super) static CALLBACK: Endpoint = page(
+pub(super) static CALLBACK: Endpoint = public_page(
     "page-sign-in-oidc-return",
     "Callback of the identity provider",
     Verb::Get,
     "/sign-in/provider/return",
-    Access::Public,
     || mount(callback),
 );
 
@@ -134,19 +131,7 @@ async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
             );
         }
     };
-    let session = SessionSecret::generate(&context.entropy);
-    sessions::begin(
-        &context.db,
-        user,
-        &session,
-        request.address(),
-        &request.user_agent,
-        now,
-    )
-    .await?;
-    request
-        .complete_sign_in(user, &session, CALLBACK.id, next)
-        .await
+    request.begin_session(user, CALLBACK.id, next).await
 }
 
 async fn find(

@@ -7,17 +7,13 @@ use uuid::Uuid;
 use crate::{
     api::accounts::passkeys::{self, Passkeys},
     platform::{
-        access::{
-            Access,
-            sessions::{self, SessionSecret},
-        },
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        OpenForm, PageResponse, SessionForm, Visitor, account,
-        form::{NoFields, RowId},
-        page,
+        account,
+        form::{NoFields, OpenForm, RowId},
+        page::{PageResponse, SessionForm, Visitor, page, public_page},
         sign_in::{self, SignInRequest},
     },
 };
@@ -27,7 +23,6 @@ pub(super) static CREATE_CHALLENGE: Endpoint = page(
     "Request a challenge for a new passkey",
     Verb::Post,
     "/account/passkeys/ask",
-    Access::Caller,
     || mount(create_challenge),
 );
 pub(super) static ADD: Endpoint = page(
@@ -35,7 +30,6 @@ pub(super) static ADD: Endpoint = page(
     "Add a passkey",
     Verb::Post,
     "/account/passkeys",
-    Access::Caller,
     || mount(add),
 );
 pub(super) static REMOVE: Endpoint = page(
@@ -43,23 +37,20 @@ pub(super) static REMOVE: Endpoint = page(
     "Remove a passkey",
     Verb::Post,
     "/account/passkeys/remove",
-    Access::Caller,
     || mount(remove),
 );
-pub(super) static SIGN_IN_CHALLENGE: Endpoint = page(
+pub(super) static SIGN_IN_CHALLENGE: Endpoint = public_page(
     "page-ask-passkey",
     "Request a challenge for a sign-in with a passkey",
     Verb::Post,
     "/sign-in/passkey/ask",
-    Access::Public,
     || mount(sign_in_challenge),
 );
-pub(super) static SIGN_IN: Endpoint = page(
+pub(super) static SIGN_IN: Endpoint = public_page(
     "page-sign-in-passkey",
     "Sign in with a passkey",
     Verb::Post,
     "/sign-in/passkey",
-    Access::Public,
     || mount(sign_in_with),
 );
 
@@ -157,17 +148,5 @@ async fn sign_in_with(
         )?;
         return Ok(page.status(StatusCode::UNPROCESSABLE_ENTITY));
     };
-    let session = SessionSecret::generate(&context.entropy);
-    sessions::begin(
-        &context.db,
-        user,
-        &session,
-        request.address(),
-        &request.user_agent,
-        now,
-    )
-    .await?;
-    request
-        .complete_sign_in(user, &session, SIGN_IN.id, &form.next)
-        .await
+    request.begin_session(user, SIGN_IN.id, &form.next).await
 }

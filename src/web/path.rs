@@ -4,43 +4,23 @@
 use gantry_base::ids::{OrgSlug, ProjectRef};
 use uuid::Uuid;
 
-use crate::platform::{
-    error::Error,
-    http::{Call, Input, openapi::OperationDoc},
-};
-
-/// Defines handler inputs, each of which parses one path parameter.
-macro_rules! path_parameters {
-    ($($(#[$doc:meta])* $name:literal => $input:ident($value:ty);)*) => {$(
-        $(#[$doc])*
-        pub(super) struct $input(pub(super) $value);
-
-        impl Input for $input {
-            fn describe(_: &mut OperationDoc) {}
-
-            async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-                let value = call.placeholder($name).ok_or(Error::NotFound)?;
-                value.parse().map(Self).map_err(|_| Error::NotFound)
-            }
-        }
-    )*};
-}
+use crate::{api::path::path_parameters, platform::error::Error};
 
 path_parameters! {
     /// The slug of an organization.
-    "organization" => PathOrganization(OrgSlug);
+    pub(super) struct PathOrganization(OrgSlug) from "organization", else Error::NotFound;
     /// The ref of a project.
-    "project" => PathProject(ProjectRef);
+    pub(super) struct PathProject(ProjectRef) from "project", else Error::NotFound;
     /// The ref of a branch.
-    "branch" => PathBranch(ProjectRef);
+    pub(super) struct PathBranch(ProjectRef) from "branch", else Error::NotFound;
     /// The user id of a member.
-    "member" => PathMember(Uuid);
+    pub(super) struct PathMember(Uuid) from "member", else Error::NotFound;
     /// The id of a personal access token.
-    "token" => PathToken(i64);
+    pub(super) struct PathToken(i64) from "token", else Error::NotFound;
     /// The id of a token draft.
-    "draft" => PathDraft(Uuid);
+    pub(super) struct PathDraft(Uuid) from "draft", else Error::NotFound;
     /// The secret of an invitation.
-    "invitation" => PathInvitation(String);
+    pub(super) struct PathInvitation(String) from "invitation", else Error::NotFound;
     /// The name of an embedded file.
-    "file" => PathFile(String);
+    pub(super) struct PathFile(String) from "file", else Error::NotFound;
 }

@@ -1,6 +1,8 @@
 //! Access decisions for pages: a page offers a button only if the operation behind it would permit
 //! the request. The decision is the guard's own, computed for a simulated request.
 
+use serde::de::DeserializeOwned;
+
 use crate::{
     api::endpoints,
     platform::{
@@ -8,7 +10,7 @@ use crate::{
         error::Error,
         http::simulate::{SimulatedRequest, simulate},
     },
-    web::Visitor,
+    web::visitor::Visitor,
 };
 
 /// The result of an access check.
@@ -27,12 +29,30 @@ impl PermissionCheck {
     pub(super) fn reason(&self) -> &str {
         self.refusal.as_deref().unwrap_or_default()
     }
+
+    /// Returns the sentence that is shown instead of a list; `None` if permitted.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.refusal.clone()
+    }
 }
 
 impl Visitor {
     /// Checks whether the visitor may call an operation. Returns 404 for an invisible resource.
     pub(super) async fn check(&self, method: &str, path: &str) -> Result<PermissionCheck, Error> {
         self.check_query(method, path, "").await
+    }
+
+    /// Calls a GET operation and returns its list; an empty one if the check does not permit it.
+    pub(super) async fn get_if<T: DeserializeOwned>(
+        &self,
+        check: &PermissionCheck,
+        path: &str,
+    ) -> Result<Vec<T>, Error> {
+        if check.is_allowed() {
+            self.get(path).await
+        } else {
+            Ok(Vec::new())
+        }
     }
 
     /// Checks a request with required permissions that depend on its query.

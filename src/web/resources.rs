@@ -6,9 +6,9 @@ use gantry_base::ids::OrgSlug;
 use serde::Deserialize;
 
 use crate::{
-    data_plane::projects::Status,
+    control::projects::Status,
     platform::error::Error,
-    web::{Visitor, labels},
+    web::{labels, visitor::Visitor},
 };
 
 /// An organization with its projects, sorted by name.

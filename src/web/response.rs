@@ -2,12 +2,11 @@
 
 use askama::Template;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-
 use serde::Serialize;
 
 use crate::platform::{
     error::{Context, Error},
-    http::{Body, Output, Response, openapi::OperationDoc},
+    http::{Body, Output, Response, operation_doc::OperationDoc},
 };
 
 /// Permits only files of this server: no inline code, no frames, no forms to other origins.
@@ -44,6 +43,16 @@ impl PageResponse {
             HeaderValue::from_static("text/html; charset=utf-8"),
         );
         Ok(answer)
+    }
+
+    /// Renders a page with a form. The status is 422 if the form was rejected.
+    pub fn form(template: &impl Template, is_rejected: bool) -> Result<Self, Error> {
+        let page = Self::page(template)?;
+        Ok(if is_rejected {
+            page.status(StatusCode::UNPROCESSABLE_ENTITY)
+        } else {
+            page
+        })
     }
 
     /// Returns a download.

@@ -1,30 +1,27 @@
 //! The sessions of the account: list, end one, end all.
 
+use askama::Template;
+use http::header;
+
 use crate::{
     platform::{
-        access::{
-            Access,
-            sessions::{self, BrowserSession, SessionSelection},
-        },
+        access::sessions::{self, BrowserSession, SessionSelection},
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, cookie,
+        cookie,
         form::{NoFields, RowId},
         labels::{self, Timestamp},
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
     },
 };
-use askama::Template;
-use http::header;
 
 pub(super) static LIST: Endpoint = page(
     "page-sessions",
     "Sessions",
     Verb::Get,
     "/account/sessions",
-    Access::Caller,
     || mount(list),
 );
 pub(super) static END_ONE: Endpoint = page(
@@ -32,7 +29,6 @@ pub(super) static END_ONE: Endpoint = page(
     "Sign out a session",
     Verb::Post,
     "/account/sessions/end",
-    Access::Caller,
     || mount(end_one),
 );
 pub(super) static END_ALL: Endpoint = page(
@@ -40,7 +36,6 @@ pub(super) static END_ALL: Endpoint = page(
     "Sign out everywhere",
     Verb::Post,
     "/account/sessions/end-all",
-    Access::Caller,
     || mount(end_all),
 );
 

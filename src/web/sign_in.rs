@@ -20,59 +20,51 @@ use crate::{
     },
     platform::{
         access::{
-            Access, Subject, User,
+            Subject, User,
             sessions::{self, SessionSecret, SessionSelection},
         },
         audit::Recorder,
         error::Error,
-        http::{Call, Endpoint, Input, Peer, Verb, mount, openapi::OperationDoc},
+        http::{Call, Endpoint, Input, Peer, Verb, mount, operation_doc::OperationDoc},
     },
     web::{
-        Layout, OpenForm, PageResponse, SessionForm, Visitor, cookie, form::NoFields, labels, page,
+        cookie,
+        form::{NoFields, OpenForm},
+        labels,
+        page::{Layout, PageResponse, SessionForm, Visitor, page, public_page},
         redirect,
     },
 };
 
-pub(super) static SHOW: Endpoint = page(
-    "page-sign-in",
-    "Sign in",
-    Verb::Get,
-    "/sign-in",
-    Access::Public,
-    || mount(show),
-);
-pub(super) static SUBMIT: Endpoint = page(
+pub(super) static SHOW: Endpoint =
+    public_page("page-sign-in", "Sign in", Verb::Get, "/sign-in", || {
+        mount(show)
+    });
+pub(super) static SUBMIT: Endpoint = public_page(
     "page-sign-in-submit",
     "Sign in with a password",
     Verb::Post,
     "/sign-in",
-    Access::Public,
     || mount(submit),
 );
-pub(super) static SHOW_LINK: Endpoint = page(
+pub(super) static SHOW_LINK: Endpoint = public_page(
     "page-sign-in-link",
     "Sign in with a link",
     Verb::Get,
     "/sign-in/link/{link}",
-    Access::Public,
     || mount(show_link),
 );
-pub(super) static USE_LINK: Endpoint = page(
+pub(super) static USE_LINK: Endpoint = public_page(
     "page-sign-in-link-submit",
     "Submit a sign-in link",
     Verb::Post,
     "/sign-in/link/{link}",
-    Access::Public,
     || mount(use_link),
 );
-pub(super) static SIGN_OUT: Endpoint = page(
-    "page-sign-out",
-    "Sign out",
-    Verb::Post,
-    "/sign-out",
-    Access::Caller,
-    || mount(sign_out),
-);
+pub(super) static SIGN_OUT: Endpoint =
+    page("page-sign-out", "Sign out", Verb::Post, "/sign-out", || {
+        mount(sign_out)
+    });
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -170,9 +162,24 @@ impl SignInRequest {
         self.peer.address
     }
 
+    /// Begins a session of an authenticated user, and completes the sign-in.
+    pub(super) async fn begin_session(
+        &self,
+        user: UserId,
+        operation: &'static str,
+        next: &str,
+    ) -> Result<PageResponse, Error> {
+        let Self { context, .. } = self;
+        let session = SessionSecret::generate(&context.entropy);
+        let now = context.clock.now();
+        let (address, browser) = (self.address(), &self.user_agent);
+        sessions::begin(&context.db, user, &session, address, browser, now).await?;
+        self.complete_sign_in(user, &session, operation, next).await
+    }
+
     /// Completes a sign-in: ends the previous session of the browser, writes the audit entry, sets
     /// the cookie and redirects.
-    pub(super) async fn complete_sign_in(
+    async fn complete_sign_in(
         &self,
         user: UserId,
         session: &SessionSecret,
@@ -280,19 +287,7 @@ async fn submit(
     let (problem, status, wait) =
         match sign_in::try_password(&context.db, &email, password, request.address(), now).await? {
             SignInOutcome::Accepted(user) => {
-                let session = SessionSecret::generate(&context.entropy);
-                sessions::begin(
-                    &context.db,
-                    user,
-                    &session,
-                    request.address(),
-                    &request.user_agent,
-                    now,
-                )
-                .await?;
-                return request
-                    .complete_sign_in(user, &session, SUBMIT.id, &next)
-                    .await;
+                return request.begin_session(user, SUBMIT.id, &next).await;
             }
             SignInOutcome::Rejected => (
                 "Incorrect email address or password.".to_owned(),

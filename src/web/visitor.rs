@@ -14,7 +14,8 @@ use crate::{
         access::{User, sessions::SessionSecret},
         error::{Context, CredentialProblem, Error},
         http::{
-            Body, Call, Input, Peer, body::read, client_kind::InternalClient, openapi::OperationDoc,
+            Body, Call, Input, Peer, body::read, client_kind::InternalClient,
+            operation_doc::OperationDoc,
         },
     },
     web::{
@@ -101,6 +102,16 @@ impl Visitor {
     /// Calls a GET operation and parses its response.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
         self.call(Method::GET, path, None).await
+    }
+
+    /// Calls a POST operation and parses its response.
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Error> {
+        self.call(Method::POST, path, Some(body)).await
+    }
+
+    /// Calls a DELETE operation without a body.
+    pub async fn delete(&self, path: &str) -> Result<(), Error> {
+        self.call_raw(Method::DELETE, path, None).await.map(drop)
     }
 
     /// Calls an operation and parses its response. The operation writes its own audit entry.

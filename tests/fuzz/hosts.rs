@@ -3,9 +3,9 @@
 //! The first line of an input is the `Host` field, the second the authority of the target, if there
 //! is one.
 
-use gantry::data_plane::{
-    domains::hostnames::Host,
-    service_proxy::fuzzing::{host, is_for},
+use gantry::{
+    control::domains::hostnames::Host,
+    proxy::service_proxy::fuzzing::{host, is_for},
 };
 use hyper::{Request, header::HOST, http::request::Parts};
 

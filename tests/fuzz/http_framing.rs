@@ -1,6 +1,6 @@
 //! Bytes of HTTP/1 connections.
 
-use gantry::data_plane::service_proxy::fuzzing::is_ambiguous;
+use gantry::proxy::service_proxy::fuzzing::is_ambiguous;
 
 use super::Target;
 

@@ -1,6 +1,6 @@
 //! Paths of requests to services.
 
-use gantry::data_plane::service_proxy::fuzzing::is_accepted;
+use gantry::proxy::service_proxy::fuzzing::is_accepted;
 use hyper::Request;
 use url::Url;
 

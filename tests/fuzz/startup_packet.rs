@@ -1,6 +1,6 @@
 //! Opening packets of PostgreSQL connections, without their length.
 
-use gantry::data_plane::postgres_proxy::fuzzing::rewrite_opening;
+use gantry::proxy::postgres_proxy::fuzzing::rewrite_opening;
 
 use super::Target;
 

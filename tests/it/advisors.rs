@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gantry::{
     api::database::advisors::{LintCategory, advise},
-    data_plane::database_session::session::ConnectTarget,
+    control::database_session::session::ConnectTarget,
 };
 use serde_json::{Value, json};
 

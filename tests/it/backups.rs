@@ -10,8 +10,8 @@ use std::{sync::Arc, time::Duration};
 
 use gantry::{
     app::Settings,
-    data_plane::{
-        backups::{self, BackupOptions, upkeep},
+    control::{
+        backups::{self, state::BackupOptions, upkeep},
         projects::Status,
     },
     platform::http::Transport,
@@ -32,7 +32,7 @@ use crate::support::{
 };
 
 /// Interval of looking at projects in these tests.
-const LOOK: Duration = Duration::from_millis(200);
+pub(crate) const LOOK: Duration = Duration::from_millis(200);
 
 fn options(backups: BackupOptions) -> Settings {
     Settings {

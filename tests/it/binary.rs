@@ -11,6 +11,7 @@ mod crash_kept;
 mod damaged_logs;
 mod dev;
 mod drains;
+mod fleet;
 mod help;
 mod installation;
 mod lease;

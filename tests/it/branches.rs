@@ -9,7 +9,7 @@ mod rehearsals;
 use std::sync::Arc;
 
 use gantry::{
-    data_plane::projects::{Status, reconciler::recover_on_startup},
+    control::projects::{Status, reconciler::recover_on_startup},
     platform::access::Role,
 };
 use gantry_base::ids::ProjectRef;

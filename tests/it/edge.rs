@@ -22,11 +22,13 @@ use std::{
 use bytes::Bytes;
 use gantry::{
     app::Settings,
-    data_plane::service_proxy::{
+    control::operator_settings,
+    control::proxies,
+    platform::{http::Transport, tables::Table},
+    proxy::service_proxy::{
         self, ServiceProxyListeners, WildcardCertificate,
         upstreams::{ServiceUpstream, Upstreams},
     },
-    platform::{http::Transport, tables::Table},
 };
 use gantry_base::ids::ProjectRef;
 use gantry_node::kits::Service;
@@ -95,8 +97,10 @@ impl Gate {
             })
             .collect();
         let settings = Settings {
-            upstreams,
-            service_proxy: options,
+            service_proxy: service_proxy::Options {
+                upstreams,
+                ..options
+            },
             ..settings(transport, Uuid::from_u128(7))
         };
         let node = app.another_with(settings, app.machine.clone());
@@ -130,7 +134,12 @@ impl Gate {
             http: vec![http],
             ask: vec![ask],
         };
-        let tasks = service_proxy::listen(&node.app, listeners, Some(wildcard)).unwrap();
+        let tasks = service_proxy::listen(
+            &proxies::service_proxy(&node.app),
+            listeners,
+            Some(wildcard),
+        )
+        .unwrap();
         Self {
             app,
             node,
@@ -265,7 +274,7 @@ impl Answer {
     }
 
     /// Returns a header field that the echo server received.
-    fn saw(&self, name: &str) -> Option<String> {
+    pub(crate) fn saw(&self, name: &str) -> Option<String> {
         self.json()["headers"][name].as_str().map(str::to_owned)
     }
 }
@@ -277,7 +286,7 @@ impl Client {
         let _ = self.0.flush().await;
     }
 
-    async fn get(&mut self, host: &str, path: &str) -> Answer {
+    pub(crate) async fn get(&mut self, host: &str, path: &str) -> Answer {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
             .await;
         self.answer().await
@@ -374,13 +383,13 @@ impl Client {
 }
 
 /// An upstream that returns the request it received.
-struct Echo {
-    address: SocketAddr,
+pub(crate) struct Echo {
+    pub(crate) address: SocketAddr,
     _tasks: JoinSet<()>,
 }
 
 impl Echo {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
@@ -442,7 +451,7 @@ impl Gate {
             &self.app.app.entropy,
             "gantry upstream set",
         );
-        service_proxy::overrides::set(
+        operator_settings::upstreams::set(
             &self.app.app.db,
             &self.project,
             service,

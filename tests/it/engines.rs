@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gantry::{
     app::Settings,
-    data_plane::projects::{Status, warm_pool::WarmPoolSize},
+    control::projects::{Status, state::warm_pool::WarmPoolSize},
     platform::http::Transport,
 };
 use gantry_base::clock::Entropy;

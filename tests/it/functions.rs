@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use gantry::data_plane::services::functions::{
+use gantry::control::services::functions::{
     eszip::{Bundle, MAGIC},
     sources::Sources,
 };

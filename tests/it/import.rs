@@ -1,6 +1,6 @@
 //! Import of databases, and of settings and functions, into projects.
 
-use gantry::data_plane::import::{Import, ImportError, ImportReport, SourceDatabase};
+use gantry::control::import::{Import, ImportError, ImportReport, SourceDatabase};
 use gantry_base::ids::ProjectRef;
 use gantry_node::{engines::Engine, supervisor::ProcessOwner};
 use postgres_protocol::password::scram_sha_256;

@@ -4,7 +4,7 @@
 use std::{collections::HashSet, fs, sync::Arc, time::Duration};
 
 use gantry::{
-    data_plane::projects::{Status, reconciler},
+    control::projects::{Status, reconciler},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
@@ -458,15 +458,7 @@ async fn nodes_manage_only_their_own_projects() {
 
     reconciler::recover_on_startup(&second.app).await.unwrap();
     second.start();
-    let created = second
-        .post("/v1/projects")
-        .as_(&app.owner)
-        .json(&app.new_project("theirs"))
-        .send()
-        .await
-        .expect(201)
-        .json();
-    let theirs: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
+    let theirs = app.create_project_on(&second, "theirs").await;
     second.until(&theirs, Status::ActiveHealthy).await;
     // The node handles projects in order: when this one is ready, it has skipped the project of the
     // other node.

@@ -6,7 +6,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI32, Ordering},
@@ -16,20 +15,19 @@ use std::{
 
 use async_trait::async_trait;
 use chrono::TimeDelta;
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use gantry_base::ids::ProjectRef;
 use gantry_node::{
     cluster_driver::{ClusterDriver, ServerSettings},
     clusters::{
-        ClusterSpec, CopyPriority, LocalDriver, PlatformConflict, PrivilegeFinding, ResourceLimits,
-        RunningServer, ServerSocket, SuperuserSession,
+        ClusterSpec, CopyPriority, LocalDriver, PlatformConflict, PrivilegeFinding, ProcessEnd,
+        ResourceLimits, RunningServer, ServerProcess, ServerSocket, SuperuserSession,
         resources::{Measurement, disk::DiskUsage},
     },
     engines::{Engine, Engines},
     error::{ClusterError, Result},
 };
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal};
 use tokio::{
     sync::watch::{Sender, channel},
     time::timeout,
@@ -214,7 +212,7 @@ impl ClusterDriver for Model {
         let server = places.get(project).and_then(|place| place.server.as_ref());
         Ok(server.map(|(pid, end)| {
             let mut end = end.subscribe();
-            RunningServer::new(*pid, async move {
+            RunningServer::new(ServerProcess::new(*pid), async move {
                 // No value is ever sent: the channel closes when the server ends.
                 let _ = end.changed().await;
                 Ok(())
@@ -324,8 +322,13 @@ impl ClusterDriver for Model {
         self.local.apply_limits(project).await
     }
 
-    async fn signal_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()> {
-        self.local.signal_process(project, pid, signal).await
+    async fn end_process(
+        &self,
+        project: &ProjectRef,
+        process: ServerProcess,
+        how: ProcessEnd,
+    ) -> Result<()> {
+        self.local.end_process(project, process, how).await
     }
 
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
@@ -338,10 +341,6 @@ impl ClusterDriver for Model {
 
     async fn list(&self) -> Result<Vec<ProjectRef>> {
         self.local.list().await
-    }
-
-    fn data_directory(&self, project: &ProjectRef) -> Option<PathBuf> {
-        ClusterDriver::data_directory(&self.local, project)
     }
 
     async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc};
 
-use gantry::data_plane::projects::{Status, reconciler};
+use gantry::control::projects::{Status, reconciler};
 use gantry_base::ids::ProjectRef;
 use gantry_node::clusters::ObservedState;
 use serde_json::{Value, json};

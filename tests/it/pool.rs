@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    data_plane::projects::{Status, warm_pool::WarmPoolSize},
+    control::projects::{Status, state::warm_pool::WarmPoolSize},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
@@ -62,17 +62,6 @@ async fn full(
     timeout(PATIENCE, look).await.expect("a full pool")
 }
 
-async fn create(app: &TestApp, node: &Node, name: &str) -> ProjectRef {
-    let answer = node
-        .post("/v1/projects")
-        .as_(&app.owner)
-        .json(&app.new_project(name))
-        .send()
-        .await
-        .expect(201);
-    answer.json()["ref"].as_str().unwrap().parse().unwrap()
-}
-
 #[tokio::test]
 async fn warm_cluster_is_used_once_and_replaced() {
     let (app, node) = with_pool(2, 1).await;
@@ -90,7 +79,7 @@ async fn warm_cluster_is_used_once_and_replaced() {
     }
 
     let names = ["first", "second", "third", "fourth"];
-    let projects: HashSet<_> = join_all(names.map(|name| create(&app, &node, name)))
+    let projects: HashSet<_> = join_all(names.map(|name| app.create_project_on(&node, name)))
         .await
         .into_iter()
         .collect();
@@ -156,7 +145,7 @@ async fn missing_warm_cluster_is_replaced() {
     let (folders, _) = full(&node, 1, 0).await;
     let lost = folders.into_iter().next().unwrap();
     node.machine.clusters.remove(&lost).await.unwrap();
-    let project = create(&app, &node, "all the same").await;
+    let project = app.create_project_on(&node, "all the same").await;
     assert_eq!(project, lost);
     node.until(&project, Status::ActiveHealthy).await;
 }

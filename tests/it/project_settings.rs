@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gantry::data_plane::projects::{Status, reconciler::recover_on_startup};
+use gantry::control::projects::{Status, reconciler::recover_on_startup};
 use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use tokio::time::timeout;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use gantry::{
-    data_plane::{
+    control::{
         backups::BackupStore,
         installation::{
             content::{ControlSnapshot, SnapshotName},

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use gantry::{
     app::Settings,
-    data_plane::projects::{Status, held, upkeep},
+    control::projects::{Status, held, upkeep},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
@@ -32,15 +32,7 @@ async fn holding(app: &TestApp) -> Node {
 }
 
 async fn create(node: &Node, app: &TestApp, name: &str) -> ProjectRef {
-    let created = node
-        .post("/v1/projects")
-        .as_(&app.owner)
-        .json(&app.new_project(name))
-        .send()
-        .await
-        .expect(201)
-        .json();
-    let project = created["ref"].as_str().unwrap().parse().unwrap();
+    let project = app.create_project_on(node, name).await;
     node.until(&project, Status::ActiveHealthy).await;
     project
 }
@@ -175,12 +167,12 @@ async fn data_of_removed_project_is_deleted_when_the_hold_ends() {
     let path = format!("/v1/projects/{project}");
     node.delete(&path).as_(&app.owner).send().await.expect(200);
     node.until(&project, Status::Removed).await;
-    upkeep::pass(&node.app.data_plane).await;
+    upkeep::pass(&node.app.control).await;
     assert!(node.machine.data(&project).exists(), "not before its time");
     app.advance(u32::try_from(DAYS).unwrap() * 86_400 + 1);
     let restore = format!("{path}/restore");
     node.post(&restore).as_(&app.owner).send().await.expect(400);
-    upkeep::pass(&node.app.data_plane).await;
+    upkeep::pass(&node.app.control).await;
     node.until(&project, Status::Removed).await;
     let mut changes = node.app.reconciler.changes();
     while node.machine.data(&project).exists() {
@@ -199,7 +191,7 @@ async fn restart_of_the_node_keeps_removed_projects() {
     let path = format!("/v1/projects/{project}");
     node.delete(&path).as_(&app.owner).send().await.expect(200);
     node.until(&project, Status::Removed).await;
-    gantry::data_plane::projects::reconciler::recover_on_startup(&node.app.data_plane)
+    gantry::control::projects::reconciler::recover_on_startup(&node.app.control)
         .await
         .unwrap();
     assert!(node.machine.data(&project).exists());

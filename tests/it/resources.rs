@@ -15,7 +15,7 @@ use std::{
 };
 
 use gantry::{
-    data_plane::projects::{
+    control::projects::{
         Status,
         watchdog::{self, Disk},
     },

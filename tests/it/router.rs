@@ -8,7 +8,8 @@ mod states;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use gantry::data_plane::postgres_proxy::{self, PostgresProxyTls, SessionKind};
+use gantry::control::proxies;
+use gantry::proxy::postgres_proxy::{self, PostgresProxyTls, SessionKind};
 use gantry_base::ids::ProjectRef;
 use rustls::{
     ClientConfig, RootCertStore,
@@ -56,7 +57,7 @@ impl Way {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = tokio::spawn(postgres_proxy::run(
-            app.app.data_plane.clone(),
+            proxies::postgres_proxy(&app.app.control),
             listener,
             Some(tls),
             kind,

@@ -32,13 +32,15 @@ use std::{
 
 use gantry::{
     app::Settings,
-    data_plane::{
-        api_keys::AcceptedKeys,
+    control::{
         projects::lease,
-        service_proxy::upstreams::UpstreamAddress,
-        services::{self, ServiceCaller, ServiceOptions, ServiceUse, Unavailable},
+        services::{self, ServiceUse, state::ServiceOptions},
     },
     platform::http::Transport,
+    proxy::{
+        accepted_keys::AcceptedKeys, service_caller::ServiceCaller,
+        service_proxy::upstreams::UpstreamAddress, unavailable::Unavailable,
+    },
 };
 use gantry_base::ids::{ProjectId, ProjectRef};
 use gantry_node::kits::{Service, shelf::KitShelf};
@@ -155,7 +157,7 @@ impl Floor {
     async fn failure(&self) -> String {
         let id = self.id(&self.app.home.project).await;
         let state = self.node.app.services.state(id, Service::Rest);
-        let services::ServiceState::Failed(why) = state else {
+        let services::state::ServiceState::Failed(why) = state else {
             panic!("{state:?}");
         };
         why

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    data_plane::{
+    control::{
         database_access,
         projects::{self, Status, idle},
     },
@@ -250,15 +250,7 @@ async fn idle_server_stops_and_starts_at_next_use() {
     };
     let mut node = app.another_with(settings, Arc::new(Machine::new().await));
     node.start();
-    let created = node
-        .post("/v1/projects")
-        .as_(&app.owner)
-        .json(&app.new_project("sleeper"))
-        .send()
-        .await
-        .expect(201)
-        .json();
-    let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
+    let project = app.create_project_on(&node, "sleeper").await;
     node.until(&project, Status::ActiveHealthy).await;
     let observed = async || node.machine.clusters.observe(&project).await.unwrap();
 

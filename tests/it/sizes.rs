@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gantry::{
-    data_plane::projects::{InstanceSize, Status},
+    control::projects::{InstanceSize, Status},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;

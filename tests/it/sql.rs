@@ -19,7 +19,7 @@ use gantry::{
         migrations::{MigrationLimits, NewMigration},
         query::{SqlQuery, run_query},
     },
-    data_plane::database_session::session::{ConnectTarget, SessionLimits},
+    control::database_session::session::{ConnectTarget, SessionLimits},
     platform::error::Error,
 };
 use gantry_base::{clock::Clock, ids::ProjectRef};

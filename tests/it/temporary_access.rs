@@ -316,6 +316,32 @@ async fn login_of_member_works_until_expiry() {
 }
 
 #[tokio::test]
+async fn transfer_of_the_project_ends_logins_of_its_former_members() {
+    let site = Site::new().await;
+    site.grant(&site.developer, json!([{"role": "postgres"}]))
+        .await
+        .expect(200);
+    let login = site.login(&site.developer, "postgres").await;
+    let session = site.connect(&login).await.unwrap();
+    let target = site.tenant("Target", &site.owner).await;
+    let attributes = json!({"target_organization_slug": target.slug});
+    let body = json!({"data": {"type": "project_transfer_input", "attributes": attributes}});
+    let path = format!("/v2/projects/{}/transfers", site.project);
+    let preview = site.post(&format!("{path}/previews")).as_(&site.owner);
+    let preview = preview.json(&body).send().await.expect(200).json();
+    let warnings = &preview["data"]["attributes"]["warnings"];
+    assert_eq!(warnings[1]["key"], "temporary_access_ends", "{preview}");
+    let transfer = site.post(&path).as_(&site.owner).json(&body);
+    transfer.send().await.expect(200);
+    ended(session).await;
+    refused(site.connect(&login).await);
+    assert_eq!(
+        site.authorize(&site.developer, "postgres").await.status,
+        404
+    );
+}
+
+#[tokio::test]
 async fn every_revocation_terminates_sessions() {
     let site = Site::new().await;
     let (db, organization, user) = (&site.app.app.db, site.home.id, site.developer.user);

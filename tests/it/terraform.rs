@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 use serde_json::Value;

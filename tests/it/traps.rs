@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use gantry::data_plane::database_session::OWNER;
+use gantry::control::database_session::OWNER;
 use gantry_base::ids::ProjectRef;
 use gantry_node::{
     clusters::{ClusterSpec, CopyPriority, CopySpec, UpgradeStep, UpgradeSupport},

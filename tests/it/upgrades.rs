@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gantry::{
-    data_plane::projects::{Status, upkeep},
+    control::projects::{Status, upkeep},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
@@ -186,11 +186,11 @@ async fn upgrade_by_owner_moves_the_project_to_the_new_version() {
     .await;
     assert_eq!(found, json!([{"n": 42, "major": new.major()}]));
     // The statistics and the copy from before are dealt with later.
-    upkeep::pass(&node.app.data_plane).await;
+    upkeep::pass(&node.app.control).await;
     let before = node.machine.home.project(&project).join("before-1");
     assert!(before.exists());
     app.advance(25 * 3600);
-    upkeep::pass(&node.app.data_plane).await;
+    upkeep::pass(&node.app.control).await;
     assert!(!before.exists());
     node.stop().await;
 }

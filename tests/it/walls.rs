@@ -15,7 +15,7 @@ use std::{
 
 use gantry::{
     api::database::query::{SqlQuery, run_query},
-    data_plane::database_session::session::ConnectTarget,
+    control::database_session::session::ConnectTarget,
     platform::error::Error,
 };
 use gantry_base::ids::ProjectRef;

@@ -253,7 +253,7 @@ WEAKENINGS = [
     ),
     (
         "insufficient-scope-challenge",
-        "src/platform/http/guard.rs",
+        "src/platform/http/guarded_endpoint.rs",
         "Error::Forbidden(Denial::Scope(_)) =>"
         ' Some("error=\\"insufficient_scope\\"".to_owned()),',
         "",

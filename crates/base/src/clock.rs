@@ -16,6 +16,11 @@ use uuid::{Builder, Uuid};
 /// Milliseconds on a monotonic scale that starts when the clock is created.
 pub type Ticks = u64;
 
+/// Returns a duration in whole milliseconds.
+pub fn ticks_of(duration: Duration) -> Ticks {
+    duration.as_millis().try_into().unwrap_or(Ticks::MAX)
+}
+
 /// A clock with wall-clock time (for display and expiry) and monotonic time (for limits and
 /// deadlines).
 #[derive(Clone, Debug)]
@@ -68,9 +73,7 @@ impl Clock {
     /// Returns monotonic milliseconds since the clock was created.
     pub fn ticks(&self) -> Ticks {
         match &self.0 {
-            ClockSource::System { start } => {
-                u64::try_from(start.elapsed().as_millis()).unwrap_or(Ticks::MAX)
-            }
+            ClockSource::System { start } => ticks_of(start.elapsed()),
             ClockSource::Manual(time) => time.lock().ticks,
         }
     }
@@ -81,7 +84,7 @@ impl Clock {
         if let ClockSource::Manual(time) = &self.0 {
             let mut time = time.lock();
             time.wall += TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
-            time.ticks += u64::try_from(by.as_millis()).unwrap_or(Ticks::MAX);
+            time.ticks += ticks_of(by);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use datafusion::object_store;
 use serde_json::{Map, Value as Json};
 
-use crate::store::FileEntry;
+use crate::store::{FileEntry, error_chain};
 
 /// Maximum number of rows in an answer.
 pub const ROWS_MAX: usize = 1_000;
@@ -95,11 +95,4 @@ impl QueryError {
             Self::Backend(text)
         }
     }
-}
-
-/// Iterates over an error and its sources, outermost first.
-pub(crate) fn error_chain<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
 }

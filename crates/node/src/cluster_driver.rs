@@ -11,13 +11,11 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt,
-    path::PathBuf,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use gantry_base::ids::ProjectRef;
-use rustix::process::{Pid, Signal};
 use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio_postgres::Client;
@@ -25,9 +23,9 @@ use tokio_postgres::Client;
 use crate::{
     clusters::{
         ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, IsolationStep, KeptCluster,
-        PlatformConflict, PrivilegeFinding, RecoveredCluster, RecoveredServer, RecoveryOptions,
-        ResourceLimits, RunningServer, ScratchCopy, ServerSocket, Snapshot, SuperuserSession,
-        UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
+        PlatformConflict, PrivilegeFinding, ProcessEnd, RecoveredCluster, RecoveredServer,
+        RecoveryOptions, ResourceLimits, RunningServer, ScratchCopy, ServerProcess, ServerSocket,
+        Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
         resources::{Measurement, disk::DiskUsage},
     },
     engines::{Engine, Engines},
@@ -322,8 +320,13 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Applies the resource limits to a running server that was started without them.
     async fn apply_limits(&self, project: &ProjectRef) -> Result<()>;
 
-    /// Sends a signal to one process of the project, unless the process has ended.
-    async fn signal_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()>;
+    /// Ends one process of the project, unless it has ended.
+    async fn end_process(
+        &self,
+        project: &ProjectRef,
+        process: ServerProcess,
+        how: ProcessEnd,
+    ) -> Result<()>;
 
     /// Measures the disk space and the inodes of a cluster. Counting stops above `inodes_max`.
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage>;
@@ -340,10 +343,6 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
 
     /// All projects that have a cluster here, known to the control database or not.
     async fn list(&self) -> Result<Vec<ProjectRef>>;
-
-    /// The data directory, if its files can be read on this machine. The directory does not have
-    /// to exist yet.
-    fn data_directory(&self, project: &ProjectRef) -> Option<PathBuf>;
 
     /// Moves everything that belongs to no project in `known` to the trash, and stops servers that
     /// run there. Must not run during [`Self::create`].

@@ -8,7 +8,7 @@ use std::{
 
 use tokio_postgres::error::SqlState;
 
-use crate::{clusters::Moved, engines::EngineError, supervisor::AccountError};
+use crate::{clusters::moved::Moved, engines::engine_error::EngineError, supervisor::AccountError};
 
 /// An error of a cluster operation. Every message is one complete line for a terminal.
 #[derive(Debug, thiserror::Error)]

@@ -2,11 +2,12 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{self, Read, Seek, SeekFrom, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown},
+    io::{self, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
 
+use gantry_base::files::{absent_is_fine, make_folder, read_at_most, read_start, unfinished};
 use rustix::fs::OFlags;
 
 use crate::{
@@ -17,11 +18,7 @@ use crate::{
 /// Creates a directory with exactly this mode, ignoring the umask. An existing directory keeps its
 /// mode.
 pub(super) fn make_dir(path: &Path, mode: u32) -> Result<()> {
-    match DirBuilder::new().mode(mode).create(path) {
-        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).at("opening up", path),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        Err(error) => Err(error).at("creating", path),
-    }
+    make_folder(path, mode).at("creating", path)
 }
 
 /// Removes a directory tree, if it exists. Never follows symbolic links.
@@ -34,16 +31,14 @@ pub(super) fn remove_file(path: &Path) -> Result<()> {
     absent_is_fine(fs::remove_file(path)).at("removing", path)
 }
 
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 /// Creates a file durably, and sets its owner through the open file: a tenant can replace the name
 /// at any time.
-pub(super) fn write_new(path: &Path, text: &str, mode: u32, owner: ProcessOwner) -> Result<()> {
+pub(super) fn write_new(
+    path: &Path,
+    content: impl AsRef<[u8]>,
+    mode: u32,
+    owner: ProcessOwner,
+) -> Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -52,10 +47,19 @@ pub(super) fn write_new(path: &Path, text: &str, mode: u32, owner: ProcessOwner)
         .at("writing", path)?;
     // Regardless of the umask.
     file.set_permissions(Permissions::from_mode(mode))
-        .and_then(|()| file.write_all(text.as_bytes()))
+        .and_then(|()| file.write_all(content.as_ref()))
         .and_then(|()| file.sync_all())
         .at("writing", path)?;
     owner.own_file(&file).at("handing over", path)
+}
+
+/// Writes or replaces a file atomically and durably, with [`write_new`]. Follows no link that a
+/// tenant may have made.
+pub(super) fn replace(path: &Path, text: &str, mode: u32, owner: ProcessOwner) -> Result<()> {
+    let unfinished = unfinished(path);
+    remove_file(&unfinished)?;
+    write_new(&unfinished, text, mode, owner)?;
+    commit(&unfinished, path)
 }
 
 /// Copies a stopped data directory to `to`, which must not exist, and changes its owner. Rejects
@@ -98,10 +102,7 @@ fn copy_file(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
     if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
         io::copy(&mut source, &mut target).at("copying", from)?;
     }
-    match owner.ids() {
-        Some((uid, gid)) => fchown(&target, Some(uid), Some(gid)).at("handing over", to),
-        None => Ok(()),
-    }
+    owner.own_file(&target).at("handing over", to)
 }
 
 /// Returns whether files in `dir` can share blocks, by trying it.
@@ -148,16 +149,16 @@ pub fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> {
             "not a plain file",
         ));
     }
-    let mut bytes = Vec::new();
-    file.take(bytes_max).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(text(&read_at_most(file, bytes_max)?))
 }
 
 /// Reads at most `bytes_max` bytes from the start of a file of the operator.
 pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(text(&read_start(path, bytes_max)?))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Returns the last lines of a log on one line, without control characters. Empty without a log.
@@ -186,9 +187,7 @@ pub(super) fn last_lines(path: &Path) -> Vec<String> {
 pub(super) fn read_end(mut file: File, bytes_max: u64) -> io::Result<String> {
     let end = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(end.saturating_sub(bytes_max)))?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(text(&read_at_most(file, bytes_max)?))
 }
 
 #[cfg(test)]

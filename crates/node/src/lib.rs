@@ -5,6 +5,7 @@
 //! - [`engines`]: installations of PostgreSQL
 //! - [`kits`]: programs of projects' services
 //! - [`services`]: processes of those programs
+//! - [`proc_files`]: the kernel's files about processes
 //! - [`supervisor`]: starts and watches sandboxed processes
 //! - `system_calls`: the system calls that they may make
 //!
@@ -17,6 +18,7 @@ pub mod engines;
 pub mod error;
 pub mod files;
 pub mod kits;
+pub mod proc_files;
 pub mod services;
 pub mod supervisor;
 mod system_calls;

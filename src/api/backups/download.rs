@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 
 use crate::{
     api::context::ApiContext,
-    data_plane::backups::{
-        BackupError,
+    control::backups::{
+        error::BackupError,
         export::{self, ExportedBackup},
     },
     platform::{
@@ -29,7 +29,7 @@ use crate::{
             Endpoint, Json, Query, Tag, Verb,
             body::{Body, BodyError, Response},
             mount,
-            openapi::OperationDoc,
+            operation_doc::OperationDoc,
             output::{Created, Output},
         },
         rate_limits::STANDARD,

@@ -1,6 +1,6 @@
 //! The moment in the body of a request: a time, or a backup.
 
-use crate::{data_plane::backups::RequestedMoment, platform::error::Error};
+use crate::{control::backups::moment::RequestedMoment, platform::error::Error};
 
 /// Returns the moment of a request.
 ///

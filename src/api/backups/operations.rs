@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::backups::{
-        RequestedMoment,
+    control::backups::{
+        moment::RequestedMoment,
         points::{self, NAME_MAX, PointState, RestorePoint},
         window::{BackupCatalog, RecoveryGap, RecoveryWindow},
     },

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::moment;
 use crate::{
     api::context::ApiContext,
-    data_plane::backups::{
+    control::backups::{
         tables::{self, NAME_BYTES_MAX, RestoredTable, TABLES_MAX},
         target::RestoreTarget,
     },

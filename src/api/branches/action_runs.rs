@@ -24,7 +24,7 @@ use crate::{
             Endpoint, Json, Query, Tag, Verb,
             body::Response,
             mount,
-            openapi::OperationDoc,
+            operation_doc::OperationDoc,
             output::{Output, empty},
         },
         rate_limits::STANDARD,
@@ -193,6 +193,7 @@ async fn update_status(
     Json(request): Json<StatusRequest>,
     RunId(run): RunId,
 ) -> Result<Json<OkMessage>, Error> {
+    let doing = "recording a change";
     runs::get(&context, project.id, &run).await?;
     let steps = [
         (RunStep::Clone, request.clone),
@@ -210,10 +211,8 @@ async fn update_status(
     }
     let now = context.clock.now();
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("recording a change")?;
-    audit
-        .write_in(&transaction, 200, (None, Some(json!({"run": run}))), now)
-        .await?;
-    transaction.commit().await.context("recording a change")?;
+    let transaction = client.transaction().await.context(doing)?;
+    let change = (None, Some(json!({"run": run})));
+    audit.commit(transaction, doing, 200, change, now).await?;
     Ok(Json(OkMessage { message: "ok" }))
 }

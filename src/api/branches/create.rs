@@ -8,24 +8,25 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    BranchView, SchemaSource, duplicate,
+    branch_row::{SchemaSource, changed, duplicate, project, read_in},
     expiry::check_expiry,
-    lifecycle::{changed, read_in},
     password::GeneratedPassword,
-    project, runs,
+    runs,
     runs::{NewRun, RunKind},
     space::check_space,
+    view::BranchView,
 };
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         api_keys,
-        projects::{InstanceSize, Status, major, removed},
+        projects::{InstanceSize, Status, lock, major},
         services::functions::secrets::{self, NewSecret},
     },
     platform::{
         access::Project,
         audit::Recorder,
+        db,
         error::{Context, Error},
     },
 };
@@ -49,13 +50,6 @@ pub(super) struct NewBranch {
     pub(super) expires_at: Option<DateTime<Utc>>,
     /// Secrets of its functions.
     pub(super) secrets: Vec<NewSecret>,
-}
-
-impl NewBranch {
-    /// Whether the cluster is a copy of another one.
-    fn is_copy(&self) -> bool {
-        self.with_data || self.schema_source == SchemaSource::Parent
-    }
 }
 
 /// The project that a branch is made of, as locked in a transaction.
@@ -84,7 +78,7 @@ pub(super) async fn create(
         let problem = "a branch with data always has the schema of its parent";
         return Err(Error::invalid("schema_source", problem));
     }
-    if new.is_copy() && !new.is_default {
+    if new.schema_source.is_copy(new.with_data) && !new.is_default {
         check_space(context, origin).await?;
     }
     let id = context.entropy.uuid();
@@ -127,17 +121,14 @@ pub(super) async fn lock_origin(
     origin: &Project,
 ) -> Result<OriginRow, Error> {
     let doing = "creating a branch";
-    let sql =
-        "select status, engine from projects where id = $1 and desired <> 'removed' for update";
-    let row = transaction.query_opt(sql, &[&origin.id.0]).await;
-    let row = row.context(doing)?.ok_or_else(removed)?;
+    let row = lock(transaction, origin, doing).await?;
     let sql = "select r.id, r.ref, r.organization_id from branches b join projects r on r.id = b.parent_id \
                where b.project_id = $1 and not b.is_default and r.desired <> 'removed'";
     let root = transaction.query_opt(sql, &[&origin.id.0]).await;
     let root = root.context(doing)?;
     Ok(OriginRow {
-        status: Status::read(&row, 0)?,
-        engine: row.get(1),
+        status: row.status,
+        engine: row.engine,
         root: root.map(|row| project(&row, 0)).transpose()?,
     })
 }
@@ -150,15 +141,10 @@ async fn check_new(
     row: &OriginRow,
 ) -> Result<(), Error> {
     // Of a branch of a branch, only the origin is locked so far.
-    let sql = "select from projects where id = $1 and desired <> 'removed' for update";
-    let locked = transaction.query_opt(sql, &[&parent.id.0]).await;
-    locked.context("creating a branch")?.ok_or_else(removed)?;
+    let doing = "creating a branch";
+    lock(transaction, parent, doing).await?;
     let sql = "select count(*) from branches where parent_id = $1 and not is_default";
-    let count: i64 = transaction
-        .query_one(sql, &[&parent.id.0])
-        .await
-        .context("counting branches")?
-        .get(0);
+    let count = db::count(transaction, sql, parent.id.0, "counting branches").await?;
     let count_max = context.api_settings.branches.per_project_max;
     if count >= count_max.into() {
         return Err(Error::Rejected(
@@ -288,7 +274,7 @@ async fn insert_project(
                 &verifier,
                 &now,
                 &context.driver.platform_version(),
-                &new.is_copy(),
+                &new.schema_source.is_copy(new.with_data),
             ],
         )
         .await

@@ -1,22 +1,18 @@
-//! Runs that make a branch, or make it anew: cluster, migrations, seed.
+//! Runs that make a branch, or make it anew: cluster, migrations.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::fmt::Write as _;
 
 use gantry_node::clusters::CopyPhase;
 
 use super::{
-    BranchRow, BranchStatus, SchemaSource, drift, ledger,
-    run_outcome::{complete, exited, fail, set_status},
-    runner::{OpenRun, RunState},
-    runs::{self, RunStep, StepStatus},
-    transfer::{read_ledger, transfer},
+    branch_row::{BranchRow, BranchStatus},
+    run_outcome::{complete, exited, set_status},
+    runs::{self, OpenRun, RunState, RunStep, StepStatus},
+    transfer::{common_versions, transfer},
 };
 use crate::{
-    api::{context::ApiContext, database::migrations::seed::seed},
-    data_plane::{
-        database_session::session::SessionLimits,
-        projects::{Status, target},
-    },
+    api::context::ApiContext,
+    control::projects::Status,
     platform::{
         error::{Context, Error},
         tables::Table,
@@ -44,18 +40,8 @@ pub(super) async fn build(
     log_isolation(context, run, branch).await?;
     let steps = [RunStep::Pull, RunStep::Health, RunStep::Configure];
     exited(context, run, &steps).await?;
-    let fork = fork(context, branch).await?;
+    let fork = common_versions(context, branch).await?;
     complete(context, run, branch, fork).await
-}
-
-/// Returns the versions that the branch and its parent have in common.
-pub(super) async fn fork(
-    context: &ApiContext,
-    branch: &BranchRow,
-) -> Result<BTreeSet<String>, Error> {
-    let parent = read_ledger(context, &branch.parent).await?;
-    let own = read_ledger(context, &branch.project).await?;
-    Ok(ledger::common(&parent, &drift::without(branch, own)))
 }
 
 /// Shows the phase of a copy as steps of the run.
@@ -149,53 +135,4 @@ async fn log_isolation(
         let _ = write!(line, " {} {};", step.count, step.name);
     }
     runs::log_once(context, &run.id, &line).await
-}
-
-/// Runs the seed of the parent in a new branch without data. Returns whether the run can go on:
-/// otherwise it has ended.
-pub(super) async fn seed_branch(
-    context: &ApiContext,
-    run: &OpenRun,
-    branch: &BranchRow,
-) -> Result<bool, Error> {
-    let is_seeded = !branch.with_data && !branch.persistent && run.kind.is_creation();
-    let sql = "select scripts from branch_seeds where project_id = $1";
-    let rows = context.db.query(sql, &[&branch.parent.id.0]).await;
-    let rows = rows.context("reading the seed of a project")?;
-    let Some(row) = rows.first().filter(|_| is_seeded) else {
-        exited(context, run, &[RunStep::Seed]).await?;
-        return Ok(true);
-    };
-    runs::set_step(context, &run.id, RunStep::Seed, StepStatus::Running).await?;
-    let scripts: Vec<String> = row.get(0);
-    let database = target(context, &branch.project).await?;
-    match seed(&database, &scripts, SessionLimits::default()).await {
-        Ok(_) => {
-            let line = format!("seeded by {} scripts", scripts.len());
-            runs::log_once(context, &run.id, &line).await?;
-            exited(context, run, &[RunStep::Seed]).await?;
-            Ok(true)
-        }
-        Err(
-            error @ (Error::Sql(_)
-            | Error::Invalid { .. }
-            | Error::Rejected(_)
-            | Error::TimedOut(_)),
-        ) => {
-            set_status(context, branch, BranchStatus::MigrationsFailed).await?;
-            let text = format!("seed: {}", error.message());
-            fail(context, run, RunStep::Seed, &text).await?;
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns advice for a branch with failed migrations.
-pub(super) fn advice(branch: &BranchRow) -> &'static str {
-    if branch.schema_source == SchemaSource::Migrations && !branch.with_data {
-        "; repair the history, or set schema_source to parent and reset the branch"
-    } else {
-        ""
-    }
 }

@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{find, target::BranchTarget, text::PlainText};
+use super::{branch_row::find, target::BranchTarget, text::PlainText};
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         projects,
         services::schema_diff::{self, SchemaPair},
     },

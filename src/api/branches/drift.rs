@@ -3,13 +3,18 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{BranchRow, ledger::LedgerEntry, runner::OpenRun, runs, transfer, unapplied_drift};
+use super::{
+    branch_row::BranchRow,
+    ledger::{LedgerEntry, read_ledger},
+    runs::{self, OpenRun},
+    unapplied_drift,
+};
 use crate::{
     api::{
         context::ApiContext,
         database::migrations::{self, MigrationLimits, NewMigration},
     },
-    data_plane::{
+    control::{
         database_session::segments::{MigrationPlan, SegmentCuts},
         projects::target,
         services::schema_diff::{self, SchemaPair},
@@ -137,14 +142,8 @@ pub(super) async fn log_unrecorded(
     if !schema_diff::is_installed(context).await {
         return Ok(());
     }
-    let parent = without(
-        branch,
-        transfer::read_ledger(context, &branch.parent).await?,
-    );
-    let own = without(
-        branch,
-        transfer::read_ledger(context, &branch.project).await?,
-    );
+    let parent = without(branch, read_ledger(context, &branch.parent).await?);
+    let own = without(branch, read_ledger(context, &branch.project).await?);
     if !parent
         .iter()
         .all(|theirs| own.iter().any(|entry| entry.version == theirs.version))

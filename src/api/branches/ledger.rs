@@ -6,6 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::{
+    api::{context::ApiContext, database::migrations::replay::read_all},
+    control::{database_session::session::SessionLimits, projects::target},
+    platform::{access::Project, error::Error},
+};
+
 /// A migration of a ledger.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerEntry {
@@ -108,6 +114,23 @@ pub fn common(a: &[LedgerEntry], b: &[LedgerEntry]) -> BTreeSet<String> {
 fn by_version(ledger: &[LedgerEntry]) -> BTreeMap<&str, &LedgerEntry> {
     let pairs = ledger.iter().map(|entry| (entry.version.as_str(), entry));
     pairs.collect()
+}
+
+/// Reads the ledger of a project. Starts its server if it sleeps.
+pub(super) async fn read_ledger(
+    context: &ApiContext,
+    project: &Project,
+) -> Result<Vec<LedgerEntry>, Error> {
+    let database = target(context, project).await?;
+    let records = read_all(&database, SessionLimits::default()).await?;
+    let entries = records.into_iter().map(|record| LedgerEntry {
+        version: record.version,
+        name: record.name,
+        statements: record.statements.unwrap_or_default(),
+        rollback: record.rollback.unwrap_or_default(),
+        created_by: record.created_by,
+    });
+    Ok(entries.collect())
 }
 
 #[cfg(test)]

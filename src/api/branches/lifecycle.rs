@@ -5,25 +5,26 @@ use chrono::{DateTime, TimeDelta, Utc};
 use gantry_node::clusters::superuser;
 use serde_json::json;
 use tokio_postgres::Transaction;
-use uuid::Uuid;
 
 use super::{
-    BranchRow, BranchStatus, BranchView, SchemaSource,
+    branch_row::{
+        BranchRow, BranchStatus, DISABLED, SchemaSource, changed, duplicate, find, read_in,
+        select_branches,
+    },
     create::lock_origin,
-    drift, duplicate,
+    drift,
     expiry::check_expiry,
-    find, ledger,
+    ledger::{self, read_ledger},
     password::GeneratedPassword,
     runs,
     runs::{NewRun, RunKind},
-    select_branches,
     space::check_space,
     target::BranchTarget,
-    transfer,
+    view::BranchView,
 };
 use crate::{
     api::{context::ApiContext, projects},
-    data_plane::projects::Status,
+    control::projects::Status,
     platform::{
         access::Project,
         audit::Recorder,
@@ -51,19 +52,6 @@ pub(super) struct BranchPatch {
     pub(super) schema_source: Option<SchemaSource>,
 }
 
-pub(super) async fn read_in(transaction: &Transaction<'_>, id: Uuid) -> Result<BranchRow, Error> {
-    let sql = select_branches!("where b.id = $1");
-    let row = transaction.query_one(sql, &[&id]).await;
-    BranchRow::read(&row.context("reading a branch")?)
-}
-
-pub(super) fn changed(context: &ApiContext) {
-    context.table_changed(Table::Branches);
-    context.table_changed(Table::Projects);
-    context.reconciler.wake();
-    context.branch_runner.wake();
-}
-
 /// Changes a branch.
 pub(super) async fn update(
     context: &ApiContext,
@@ -72,6 +60,7 @@ pub(super) async fn update(
     patch: BranchPatch,
     audit: &Recorder,
 ) -> Result<BranchView, Error> {
+    let doing = "changing a branch";
     let now = context.clock.now();
     let branch = find(context, parent, target).await?;
     if branch.is_default && patch.persistent == Some(false) {
@@ -86,7 +75,7 @@ pub(super) async fn update(
     check_expiry(patch.expires_at, persistent, now)?;
     let name = patch.name.as_deref().unwrap_or(&branch.name);
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("changing a branch")?;
+    let transaction = client.transaction().await.context(doing)?;
     let sql = "update branches set name = $2, git_branch = case when $3::text is null then git_branch else nullif($3, '') end, \
                persistent = coalesce($4, persistent), status = coalesce($5, status), notify_url = \
                nullif(coalesce($6, notify_url), ''), \
@@ -118,10 +107,8 @@ pub(super) async fn update(
         .map_err(|error| duplicate(error, name))?;
     let view = read_in(&transaction, branch.id).await?.view(context);
     let (before, after) = (json!({"name": branch.name}), json!({"name": name}));
-    audit
-        .write_in(&transaction, 200, (Some(before), Some(after)), now)
-        .await?;
-    transaction.commit().await.context("changing a branch")?;
+    let change = (Some(before), Some(after));
+    audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Branches);
     Ok(view)
 }
@@ -136,6 +123,7 @@ pub(super) async fn delete(
     at_once: bool,
     audit: &Recorder,
 ) -> Result<(), Error> {
+    let doing = "deleting a branch";
     let now = context.clock.now();
     let branch = find(context, parent, target).await?;
     if branch.is_default {
@@ -143,12 +131,12 @@ pub(super) async fn delete(
         return Err(Error::Unprocessable(text.into()));
     }
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("deleting a branch")?;
+    let transaction = client.transaction().await.context(doing)?;
     let sql = "select persistent from branches where id = $1 for update";
     let row = transaction
         .query_opt(sql, &[&branch.id])
         .await
-        .context("deleting a branch")?
+        .context(doing)?
         .ok_or(Error::NotFound)?;
     if row.get(0) {
         return Err(Error::Unprocessable(
@@ -162,13 +150,11 @@ pub(super) async fn delete(
         transaction
             .execute(sql, &[&branch.id, &(now + GRACE), &now])
             .await
-            .context("deleting a branch")?;
+            .context(doing)?;
     }
     let before = json!({"id": branch.id, "name": branch.name, "at_once": at_once});
-    audit
-        .write_in(&transaction, 200, (Some(before), None), now)
-        .await?;
-    transaction.commit().await.context("deleting a branch")?;
+    let change = (Some(before), None);
+    audit.commit(transaction, doing, 200, change, now).await?;
     changed(context);
     Ok(())
 }
@@ -182,21 +168,20 @@ pub(super) async fn restore(
     target: &BranchTarget,
     audit: &Recorder,
 ) -> Result<(), Error> {
+    let doing = "restoring a branch";
     let now = context.clock.now();
     let branch = find(context, parent, target).await?;
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("restoring a branch")?;
+    let transaction = client.transaction().await.context(doing)?;
     let sql = "update branches set deletion_scheduled_at = null, updated_at = $2 where id = $1 and deletion_scheduled_at is not null";
     let restored = transaction.execute(sql, &[&branch.id, &now]).await;
-    if restored.context("restoring a branch")? == 0 {
+    if restored.context(doing)? == 0 {
         let text = "The branch is not scheduled for deletion";
         return Err(Error::Rejected(text.into()));
     }
     let after = json!({"id": branch.id, "name": branch.name});
-    audit
-        .write_in(&transaction, 200, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context("restoring a branch")?;
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 200, change, now).await?;
     changed(context);
     Ok(())
 }
@@ -209,15 +194,16 @@ pub(super) async fn disable(
     parent: &Project,
     audit: &Recorder,
 ) -> Result<(), Error> {
+    let doing = "disabling branches";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("disabling branches")?;
+    let transaction = client.transaction().await.context(doing)?;
     lock_origin(&transaction, parent).await?;
     let sql = select_branches!("where b.parent_id = $1 order by b.id");
     let rows = transaction.query(sql, &[&parent.id.0]).await;
-    let rows = rows.context("disabling branches")?;
+    let rows = rows.context(doing)?;
     if rows.is_empty() {
-        return Err(Error::Unprocessable(super::DISABLED.into()));
+        return Err(Error::Unprocessable(DISABLED.into()));
     }
     let mut names = Vec::new();
     for row in &rows {
@@ -229,16 +215,9 @@ pub(super) async fn disable(
     }
     let sql = "delete from branches where project_id = $1";
     let deleted = transaction.execute(sql, &[&parent.id.0]).await;
-    deleted.context("disabling branches")?;
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (Some(json!({"branches": names})), None),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context("disabling branches")?;
+    deleted.context(doing)?;
+    let change = (Some(json!({"branches": names})), None);
+    audit.commit(transaction, doing, 200, change, now).await?;
     changed(context);
     Ok(())
 }
@@ -256,6 +235,7 @@ pub(super) async fn begin_run(
     migration_version: Option<String>,
     audit: &Recorder,
 ) -> Result<String, Error> {
+    let doing = "beginning a run";
     let now = context.clock.now();
     let branch = find(context, parent, target).await?;
     if branch.is_default {
@@ -275,7 +255,7 @@ pub(super) async fn begin_run(
         password = reset_password(context, &branch).await?;
     }
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("beginning a run")?;
+    let transaction = client.transaction().await.context(doing)?;
     let changed_project = match kind {
         RunKind::Merge => branch.parent.id,
         RunKind::Create | RunKind::Push | RunKind::Reset => branch.project.id,
@@ -291,10 +271,8 @@ pub(super) async fn begin_run(
         rebuild(&transaction, &branch, &password, now).await?;
     }
     let after = json!({"run": run, "kind": kind.name(), "branch": branch.name, "migration_version": migration_version});
-    audit
-        .write_in(&transaction, 201, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context("beginning a run")?;
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 201, change, now).await?;
     changed(context);
     Ok(run)
 }
@@ -308,17 +286,16 @@ async fn check_ledgers(
 ) -> Result<(), Error> {
     let (source, target) = match kind {
         RunKind::Merge => (
-            transfer::read_ledger(context, &branch.project).await?,
-            transfer::read_ledger(context, &branch.parent).await?,
+            read_ledger(context, &branch.project).await?,
+            read_ledger(context, &branch.parent).await?,
         ),
         RunKind::Push => (
-            transfer::read_ledger(context, &branch.parent).await?,
-            transfer::read_ledger(context, &branch.project).await?,
+            read_ledger(context, &branch.parent).await?,
+            read_ledger(context, &branch.project).await?,
         ),
-        RunKind::Create | RunKind::Reset => (
-            transfer::read_ledger(context, &branch.origin).await?,
-            Vec::new(),
-        ),
+        RunKind::Create | RunKind::Reset => {
+            (read_ledger(context, &branch.origin).await?, Vec::new())
+        }
     };
     let (source, target) = (
         drift::without(branch, source),
@@ -372,7 +349,7 @@ async fn reset_password(context: &ApiContext, branch: &BranchRow) -> Result<Rese
     if branch.project_status == Status::InitFailed {
         return Ok(ResetPassword::Unchanged);
     }
-    crate::data_plane::projects::target(context, &branch.project).await?;
+    crate::control::projects::target(context, &branch.project).await?;
     let admin = context
         .driver
         .superuser_session(&branch.project.reference)

@@ -4,21 +4,20 @@
 //! A notification is repeated until it is confirmed with a status of 2xx, a bounded number of
 //! times. It may therefore arrive more than once; `webhook-id` is the id of the run.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use chrono::{DateTime, TimeDelta, Utc};
-use gantry_base::net::outbound::{self, OutboundPolicy};
+use chrono::{DateTime, Utc};
+use gantry_base::{
+    net::http_client::{HttpClient, RequestError},
+    repeat::Backoff,
+};
 use http::{Method, Request, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use url::Url;
 
-use super::{
-    expiry_notice,
-    runs::{self, RunStep},
-};
+use super::runs::{self, RunStep};
 use crate::{
     api::{context::ApiContext, projects::timestamp},
     platform::error::{Context, Error},
@@ -28,31 +27,15 @@ use crate::{
 const BATCH: i64 = 20;
 /// Attempts to deliver a notification.
 pub(super) const ATTEMPTS_MAX: i32 = 6;
-/// Pause after the first failed attempt. It doubles with each further one.
-const PAUSE: TimeDelta = TimeDelta::seconds(15);
+/// Pauses after failed attempts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_mins(4));
 /// Timeout of a request with its response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response. Its content is not used.
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
-/// Delivers notifications that are due, unless a delivery is under way. Does not wait for it.
-pub(super) fn deliver(context: &ApiContext) {
-    let Ok(permit) = Arc::clone(&context.branch_runner.notifying).try_acquire_owned() else {
-        return;
-    };
-    let context = context.clone();
-    tokio::spawn(async move {
-        if let Err(error) = deliver_due(&context).await {
-            tracing::warn!(%error, "notifications about runs of branches failed; retrying");
-        }
-        if let Err(error) = expiry_notice::deliver_due(&context).await {
-            tracing::warn!(%error, "notices of ends of branches failed; retrying");
-        }
-        drop(permit);
-    });
-}
-
-async fn deliver_due(context: &ApiContext) -> Result<(), Error> {
+/// Sends the notifications about finished runs that are due.
+pub(super) async fn deliver_due(context: &ApiContext) -> Result<(), Error> {
     let now = context.clock.now();
     let sql = "select r.id, b.notify_url, r.notify_attempts, r.steps, r.created_at, r.finished_at, p.ref, b.id, b.name, b.status \
                from action_runs r join branches b on b.id = r.branch_id \
@@ -100,8 +83,7 @@ async fn store(context: &ApiContext, run: &str, attempts: Option<i32>) -> Result
 
 /// Returns the time of the attempt after this number of failed ones.
 pub(super) fn next_attempt(context: &ApiContext, attempts: i32) -> DateTime<Utc> {
-    let factor = 1_i32 << attempts.saturating_sub(1).clamp(0, 10);
-    context.clock.now() + PAUSE * factor
+    context.clock.now() + BACKOFF.pause(attempts)
 }
 
 /// Returns the body of a notification.
@@ -147,9 +129,7 @@ pub(super) async fn send(
     id: &str,
     body: &Value,
 ) -> Result<(), String> {
-    let policy = &context.data_plane_settings.outbound;
     let url = Url::parse(url).map_err(|error| error.to_string())?;
-    policy.check_literal(&url).map_err(|it| it.to_string())?;
     let mut body = body.clone();
     if let Some(public) = &context.settings.public_url {
         let path = body["data"]["details_url"].as_str().unwrap_or_default();
@@ -159,10 +139,6 @@ pub(super) async fn send(
         .method(Method::POST)
         .uri(url.as_str())
         .header(header::CONTENT_TYPE, "application/json")
-        .header(
-            header::USER_AGENT,
-            concat!("gantry/", env!("CARGO_PKG_VERSION")),
-        )
         .header("webhook-id", id)
         .header(
             "webhook-timestamp",
@@ -170,22 +146,21 @@ pub(super) async fn send(
         )
         .body(Full::new(Bytes::from(body.to_string())))
         .map_err(|_| "the URL cannot be requested".to_owned())?;
-    timeout(TIMEOUT, exchange(policy, request))
-        .await
-        .unwrap_or_else(|_| Err("it did not answer in time".to_owned()))
-}
-
-async fn exchange(policy: &OutboundPolicy, request: Request<Full<Bytes>>) -> Result<(), String> {
-    let response = policy.client(false).request(request).await;
-    let response = response.map_err(|error| {
-        outbound::refusal(&error)
-            .map_or_else(|| "it cannot be reached".to_owned(), ToString::to_string)
-    })?;
-    let (parts, body) = response.into_parts();
-    // Read to the end, so that the sender sees no broken connection.
-    let _ = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
-    if parts.status.is_success() {
+    let policy = &context.control_settings.outbound;
+    let client = HttpClient::new(policy);
+    let sent = client.send(request, TIMEOUT, RESPONSE_BYTES_MAX).await;
+    let mut response = sent.map_err(problem)?;
+    response.discard().await.map_err(problem)?;
+    if response.status.is_success() {
         return Ok(());
     }
-    Err(format!("it answered {}", parts.status))
+    Err(format!("it answered {}", response.status))
+}
+
+fn problem(error: RequestError) -> String {
+    match error {
+        RequestError::Refused(refused) => refused.to_string(),
+        RequestError::TimedOut(_) => "it did not answer in time".to_owned(),
+        RequestError::Connection(_) | RequestError::Body(_) => "it cannot be reached".to_owned(),
+    }
 }

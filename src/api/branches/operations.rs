@@ -8,17 +8,18 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BranchStatus, BranchView, SchemaSource, by_name,
+    branch_row::{BranchStatus, SchemaSource, find},
     create::{self, NewBranch},
-    find, lifecycle,
+    lifecycle,
     lifecycle::BranchPatch,
-    list, password,
+    password,
     runs::RunKind,
     target::{BranchName, BranchTarget},
+    view::{BranchView, by_name, list},
 };
 use crate::{
     api::{context::ApiContext, projects},
-    data_plane::{
+    control::{
         api_keys,
         database_session::OWNER,
         projects::{InstanceSize, Status},

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Transaction;
 
-use super::{BranchStatus, expiry::LIFE_MAX};
+use super::{branch_row::BranchStatus, expiry::LIFE_MAX};
 use crate::platform::{
     audit::Recorder,
     db::{self, Db},
@@ -74,9 +74,10 @@ pub async fn delete(
     clock: &Clock,
     audit: Recorder,
 ) -> Result<(), Error> {
+    let doing = "deleting a branch";
     let now = clock.now();
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("deleting a branch")?;
+    let transaction = client.transaction().await.context(doing)?;
     if persistent(&transaction, reference).await? && !force {
         let text = "The branch is persistent; delete it anyway with --force";
         return Err(Error::Unprocessable(text.into()));
@@ -84,12 +85,10 @@ pub async fn delete(
     let sql = "update branches set persistent = false, deletion_scheduled_at = $2, updated_at = $2 \
                where project_id = (select id from projects where ref = $1)";
     let changed = transaction.execute(sql, &[&reference.as_str(), &now]).await;
-    changed.context("deleting a branch")?;
+    changed.context(doing)?;
     let before = json!({"ref": reference, "force": force});
-    audit
-        .write_in(&transaction, 200, (Some(before), None), now)
-        .await?;
-    transaction.commit().await.context("deleting a branch")
+    let change = (Some(before), None);
+    audit.commit(transaction, doing, 200, change, now).await
 }
 
 /// Sets the time at which a branch is deleted.
@@ -103,13 +102,14 @@ pub async fn expire(
     clock: &Clock,
     audit: Recorder,
 ) -> Result<(), Error> {
+    let doing = "changing a branch";
     let now = clock.now();
     if at > now + LIFE_MAX {
         let problem = "expected a time in the next 365 days";
         return Err(Error::invalid("expires_at", problem));
     }
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("changing a branch")?;
+    let transaction = client.transaction().await.context(doing)?;
     if persistent(&transaction, reference).await? {
         let text = "The branch is persistent, and does not end by itself";
         return Err(Error::Unprocessable(text.into()));
@@ -119,12 +119,10 @@ pub async fn expire(
     transaction
         .execute(sql, &[&reference.as_str(), &at, &now])
         .await
-        .context("changing a branch")?;
+        .context(doing)?;
     let after = json!({"ref": reference, "expires_at": at});
-    audit
-        .write_in(&transaction, 200, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context("changing a branch")
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 200, change, now).await
 }
 
 /// Locks the row of a branch, and returns whether it is persistent.
@@ -216,8 +214,6 @@ pub async fn set_scripts(
     };
     written.context(doing)?;
     let after = json!({"ref": project, "scripts": scripts.len()});
-    audit
-        .write_in(&transaction, 200, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context(doing)
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 200, change, now).await
 }

@@ -5,10 +5,10 @@
 use secrecy::SecretString;
 use uuid::Uuid;
 
-use super::BranchRow;
+use super::branch_row::BranchRow;
 use crate::{
     api::context::ApiContext,
-    data_plane::projects::verifier,
+    control::projects::verifier,
     platform::error::{Context as _, Error},
 };
 

@@ -6,16 +6,16 @@ use gantry_node::{
 };
 use tokio::time::Instant;
 
-use super::{runner::OpenRun, runs, transfer::sql_failure};
+use super::runs::{self, OpenRun};
 use crate::{
     api::{
         context::ApiContext,
         database::migrations::{
             MigrationLimits, NewMigration,
-            replay::{self, ReplayRehearsal},
+            replay::{self, ReplayFailure, ReplayRehearsal},
         },
     },
-    data_plane::{database_session::session::ConnectTarget, projects::target},
+    control::{database_session::session::ConnectTarget, projects::target},
     platform::{
         access::Project,
         error::{Context, Error},
@@ -164,4 +164,15 @@ async fn in_transaction(
     };
     runs::log(context, &run.id, &line).await?;
     Ok(Ok(()))
+}
+
+/// Returns the text of a failure of the customer's SQL, or another error as it is.
+pub(super) fn sql_failure(failure: ReplayFailure) -> Result<String, Error> {
+    match &failure.error {
+        Error::Sql(_) | Error::Invalid { .. } | Error::Rejected(_) | Error::TimedOut(_) => {
+            let version = failure.version.as_deref().unwrap_or("history");
+            Ok(format!("{version}: {}", failure.error.message()))
+        }
+        _ => Err(failure.error),
+    }
 }

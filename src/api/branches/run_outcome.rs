@@ -1,17 +1,19 @@
-//! The end of runs: functions, status, and the record of a failure.
+//! The end of runs: seed, functions, status, and the record of a failure.
 
 use std::collections::BTreeSet;
 
 use super::{
-    BranchRow, BranchStatus,
-    creation_run::{advice, seed_branch},
+    branch_row::{BranchRow, BranchStatus, SchemaSource},
     drift,
-    runner::{OpenRun, RunState},
-    runs::{self, RunKind, RunStep, StepStatus},
+    runs::{self, OpenRun, RunKind, RunState, RunStep, StepStatus},
 };
 use crate::{
-    api::context::ApiContext,
-    data_plane::services::functions::{self, CopyScope},
+    api::{context::ApiContext, database::migrations::seed::seed},
+    control::{
+        database_session::session::SessionLimits,
+        projects::target,
+        services::functions::{self, CopyScope},
+    },
     platform::{
         error::{Context, Error},
         tables::Table,
@@ -60,6 +62,46 @@ pub(super) async fn complete(
     Ok(RunState::Finished)
 }
 
+/// Runs the seed of the parent in a new branch without data. Returns whether the run can go on:
+/// otherwise it has ended.
+async fn seed_branch(
+    context: &ApiContext,
+    run: &OpenRun,
+    branch: &BranchRow,
+) -> Result<bool, Error> {
+    let is_seeded = !branch.with_data && !branch.persistent && run.kind.is_creation();
+    let sql = "select scripts from branch_seeds where project_id = $1";
+    let rows = context.db.query(sql, &[&branch.parent.id.0]).await;
+    let rows = rows.context("reading the seed of a project")?;
+    let Some(row) = rows.first().filter(|_| is_seeded) else {
+        exited(context, run, &[RunStep::Seed]).await?;
+        return Ok(true);
+    };
+    runs::set_step(context, &run.id, RunStep::Seed, StepStatus::Running).await?;
+    let scripts: Vec<String> = row.get(0);
+    let database = target(context, &branch.project).await?;
+    match seed(&database, &scripts, SessionLimits::default()).await {
+        Ok(_) => {
+            let line = format!("seeded by {} scripts", scripts.len());
+            runs::log_once(context, &run.id, &line).await?;
+            exited(context, run, &[RunStep::Seed]).await?;
+            Ok(true)
+        }
+        Err(
+            error @ (Error::Sql(_)
+            | Error::Invalid { .. }
+            | Error::Rejected(_)
+            | Error::TimedOut(_)),
+        ) => {
+            set_status(context, branch, BranchStatus::MigrationsFailed).await?;
+            let text = format!("seed: {}", error.message());
+            fail(context, run, RunStep::Seed, &text).await?;
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Copies functions in the direction of the run. A merge copies those that the branch changed.
 async fn deploy(context: &ApiContext, run: &OpenRun, branch: &BranchRow) -> Result<(), Error> {
     runs::set_step(context, &run.id, RunStep::Deploy, StepStatus::Running).await?;
@@ -97,6 +139,15 @@ pub(super) async fn failed(
         text.push_str(advice(branch));
     }
     fail(context, run, RunStep::Migrate, &text).await
+}
+
+/// Returns advice for a branch with failed migrations.
+fn advice(branch: &BranchRow) -> &'static str {
+    if branch.schema_source == SchemaSource::Migrations && !branch.with_data {
+        "; repair the history, or set schema_source to parent and reset the branch"
+    } else {
+        ""
+    }
 }
 
 /// Ends a run with a failed step.

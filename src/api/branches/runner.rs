@@ -4,24 +4,18 @@
 //! there, and which migrations are missing, is read anew every time. A run that was interrupted at
 //! any instruction is therefore continued by the next pass.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use chrono::{DateTime, TimeDelta, Utc};
-use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::timeout,
-};
-use tokio_postgres::Row;
-use uuid::Uuid;
+use chrono::{DateTime, Utc};
+use gantry_base::repeat::Backoff;
+use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
-    BranchRow, BranchStatus,
+    branch_row::{BranchRow, BranchStatus, select_branches},
     creation_run::build,
-    notify,
+    expiry_notice, notify,
     run_outcome::{exited, fail, set_status},
-    runs::{self, RunKind, RunStep},
-    select_branches,
+    runs::{self, OpenRun, RunKind, RunState, RunStep},
     transfer::transfer,
 };
 use crate::{
@@ -43,64 +37,8 @@ const RUNS_MAX: usize = 4;
 const BATCH: i64 = 100;
 /// Attempts to reach the databases of a run, before it fails.
 const ATTEMPTS_MAX: i32 = 8;
-/// Longest pause between two attempts, in seconds.
-const PAUSE_SECS_MAX: i64 = 60;
-
-/// State of the runs of this process.
-pub struct BranchRunner {
-    wake: Notify,
-    busy: Mutex<HashSet<String>>,
-    /// Held while notifications are delivered.
-    pub(super) notifying: Arc<Semaphore>,
-}
-
-impl Default for BranchRunner {
-    fn default() -> Self {
-        Self {
-            wake: Notify::new(),
-            busy: Mutex::default(),
-            notifying: Arc::new(Semaphore::new(1)),
-        }
-    }
-}
-
-impl BranchRunner {
-    /// Starts a pass.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-}
-
-/// An open run.
-pub(super) struct OpenRun {
-    pub(super) id: String,
-    pub(super) kind: RunKind,
-    /// The last migration to apply.
-    pub(super) last: Option<String>,
-    attempts: i32,
-    branch: Uuid,
-}
-
-impl OpenRun {
-    fn read(row: &Row) -> Result<Self, Error> {
-        Ok(Self {
-            id: row.get(0),
-            kind: RunKind::read(row.get(1))?,
-            last: row.get(2),
-            attempts: row.get(3),
-            branch: row.get(4),
-        })
-    }
-}
-
-/// Whether a run has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RunState {
-    /// It has ended.
-    Finished,
-    /// The reconciler is at work; its notification starts the next pass.
-    Waiting,
-}
+/// Pauses between the attempts of a run.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_mins(1));
 
 /// Runs passes. Never returns.
 pub async fn run(context: ApiContext) {
@@ -125,7 +63,7 @@ async fn pass(context: &ApiContext, permits: &Arc<Semaphore>) -> Result<bool, Er
         return Ok(false);
     }
     remove_expired(context).await?;
-    notify::deliver(context);
+    notify(context);
     let sql = "select r.id, r.kind, r.migration_version, r.attempts, r.branch_id, r.not_before from action_runs r join projects p on p.id = r.project_id \
                where r.finished_at is null and p.node = $1 order by r.not_before limit $2";
     let now = context.clock.now();
@@ -155,6 +93,23 @@ async fn pass(context: &ApiContext, permits: &Arc<Semaphore>) -> Result<bool, Er
         });
     }
     Ok(!rows.is_empty())
+}
+
+/// Delivers notifications that are due, unless a delivery is under way. Does not wait for it.
+fn notify(context: &ApiContext) {
+    let Ok(permit) = Arc::clone(&context.branch_runner.notifying).try_acquire_owned() else {
+        return;
+    };
+    let context = context.clone();
+    tokio::spawn(async move {
+        if let Err(error) = notify::deliver_due(&context).await {
+            tracing::warn!(%error, "notifications about runs of branches failed; retrying");
+        }
+        if let Err(error) = expiry_notice::deliver_due(&context).await {
+            tracing::warn!(%error, "notices of ends of branches failed; retrying");
+        }
+        drop(permit);
+    });
 }
 
 /// Removes branches that have expired, a bounded number of them.
@@ -206,13 +161,13 @@ async fn attempt(context: &ApiContext, run: &OpenRun) -> Result<(), Error> {
     if attempts >= ATTEMPTS_MAX {
         return give_up(context, run, &error).await;
     }
-    let pause = TimeDelta::seconds((1_i64 << attempts.clamp(0, 6)).min(PAUSE_SECS_MAX));
     let now = context.clock.now();
+    let next = now + BACKOFF.pause(attempts);
     let sql =
         "update action_runs set attempts = $2, not_before = $3, updated_at = $4 where id = $1";
     context
         .db
-        .query(sql, &[&run.id, &attempts, &(now + pause), &now])
+        .query(sql, &[&run.id, &attempts, &next, &now])
         .await
         .context("recording a failed attempt")?;
     let line = format!("{}; trying again", error.message());

@@ -5,7 +5,7 @@ use gantry_base::{clock::Entropy, ids::ProjectId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio_postgres::Transaction;
+use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use crate::{
@@ -51,7 +51,7 @@ impl RunKind {
         matches!(self, Self::Create | Self::Reset)
     }
 
-    pub(super) fn read(name: &str) -> Result<Self, Error> {
+    fn read(name: &str) -> Result<Self, Error> {
         let all = [Self::Create, Self::Merge, Self::Push, Self::Reset];
         let found = all.into_iter().find(|kind| kind.name() == name);
         found.ok_or(name.to_owned()).context("reading a run's kind")
@@ -160,6 +160,38 @@ struct StepView {
     status: StepStatus,
     created_at: String,
     updated_at: String,
+}
+
+/// An open run.
+pub(super) struct OpenRun {
+    pub(super) id: String,
+    pub(super) kind: RunKind,
+    /// The last migration to apply.
+    pub(super) last: Option<String>,
+    /// Failed attempts.
+    pub(super) attempts: i32,
+    pub(super) branch: Uuid,
+}
+
+impl OpenRun {
+    pub(super) fn read(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            id: row.get(0),
+            kind: RunKind::read(row.get(1))?,
+            last: row.get(2),
+            attempts: row.get(3),
+            branch: row.get(4),
+        })
+    }
+}
+
+/// Whether a run has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunState {
+    /// It has ended.
+    Finished,
+    /// The reconciler is at work; its notification starts the next pass.
+    Waiting,
 }
 
 /// A new run.
@@ -346,7 +378,7 @@ pub(super) async fn logs(
     rows.first().map(|row| row.get(0)).ok_or(Error::NotFound)
 }
 
-fn view(row: &tokio_postgres::Row) -> RunView {
+fn view(row: &Row) -> RunView {
     let created: DateTime<Utc> = row.get(3);
     let steps: Value = row.get(2);
     let step = |step: RunStep| {

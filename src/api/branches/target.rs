@@ -3,7 +3,7 @@
 use crate::platform::{
     access::BranchKey,
     error::Error,
-    http::{Call, Input, openapi::OperationDoc},
+    http::{Call, Input, operation_doc::OperationDoc},
 };
 
 /// The `{branch_id_or_ref}` of a path. The guard has resolved it to the parent.

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use crate::platform::http::{
     body::Response,
-    openapi::OperationDoc,
+    operation_doc::OperationDoc,
     output::{Output, with_type},
 };
 

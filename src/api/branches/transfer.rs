@@ -3,26 +3,25 @@
 use std::collections::BTreeSet;
 
 use super::{
-    BranchRow, BranchStatus, creation_run, drift,
-    ledger::{self, LedgerEntry, LedgerPlan},
-    rehearsal::rehearse,
-    restore_points,
+    branch_row::{BranchRow, BranchStatus},
+    drift,
+    ledger::{self, LedgerEntry, LedgerPlan, read_ledger},
+    rehearsal::{rehearse, sql_failure},
     run_outcome::{complete, exited, failed, set_status},
-    runner::{OpenRun, RunState},
-    runs::{self, RunKind, RunStep, StepStatus},
+    runs::{self, OpenRun, RunKind, RunState, RunStep, StepStatus},
     unapplied_drift,
 };
 use crate::{
     api::{
         context::ApiContext,
-        database::migrations::{
-            MigrationLimits, NewMigration,
-            replay::{ReplayFailure, read_all, replay},
-        },
+        database::migrations::{MigrationLimits, NewMigration, replay::replay},
     },
-    data_plane::{database_session::session::SessionLimits, projects::target},
+    control::{backups::points, projects::target},
     platform::{access::Project, error::Error},
 };
+
+/// Characters of the id of a run in the name of its restore point, which has at most 20.
+const POINT_ID_CHARS: usize = 14;
 
 /// Applies the migrations that a target lacks.
 pub(super) async fn transfer(
@@ -82,7 +81,7 @@ pub(super) async fn transfer(
     if run.kind == RunKind::Push {
         unapplied_drift::refresh(context, run, branch).await?;
     }
-    let fork = creation_run::fork(context, branch).await?;
+    let fork = common_versions(context, branch).await?;
     complete(context, run, branch, fork).await
 }
 
@@ -107,17 +106,29 @@ async fn ledgers(
     Ok((theirs, own))
 }
 
-/// Makes a restore point of the parent before a merge that changes it.
+/// Makes a restore point of the parent before a merge that changes it, unless its log is not
+/// archived. A merge that was interrupted uses the point that it made.
 async fn make_restore_point(
     context: &ApiContext,
     run: &OpenRun,
     parent: &Project,
 ) -> Result<(), Error> {
-    if let Some(name) = restore_points::make(context, parent, &run.id).await? {
-        let line = format!("restore point before the merge: {name}");
-        runs::log_once(context, &run.id, &line).await?;
+    if !context.backups.options.enabled {
+        return Ok(());
     }
-    Ok(())
+    let id: String = run.id.chars().take(POINT_ID_CHARS).collect();
+    let name = format!("merge-{id}");
+    let line = match points::find(context, parent, Some(&name)).await? {
+        Some(_) => format!("restore point before the merge: {name}"),
+        None => match points::create(context, parent, &name, None).await {
+            Ok(_) => format!("restore point before the merge: {name}"),
+            Err(Error::Rejected(reason)) => {
+                format!("no restore point before the merge: {reason}")
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    runs::log_once(context, &run.id, &line).await
 }
 
 async fn log_plan(context: &ApiContext, run: &OpenRun, plan: &LedgerPlan) -> Result<(), Error> {
@@ -158,17 +169,6 @@ async fn apply(
     }
 }
 
-/// Returns the text of a failure of the customer's SQL, or another error as it is.
-pub(super) fn sql_failure(failure: ReplayFailure) -> Result<String, Error> {
-    match &failure.error {
-        Error::Sql(_) | Error::Invalid { .. } | Error::Rejected(_) | Error::TimedOut(_) => {
-            let version = failure.version.as_deref().unwrap_or("history");
-            Ok(format!("{version}: {}", failure.error.message()))
-        }
-        _ => Err(failure.error),
-    }
-}
-
 fn new_migration(entry: &LedgerEntry) -> NewMigration {
     // On lines of their own: a statement may end with a comment.
     let query = entry.statements.join("\n;\n");
@@ -183,19 +183,12 @@ fn new_migration(entry: &LedgerEntry) -> NewMigration {
     }
 }
 
-/// Reads the ledger of a project. Starts its server if it sleeps.
-pub(super) async fn read_ledger(
+/// Returns the versions that the branch and its parent have in common.
+pub(super) async fn common_versions(
     context: &ApiContext,
-    project: &Project,
-) -> Result<Vec<LedgerEntry>, Error> {
-    let database = target(context, project).await?;
-    let records = read_all(&database, SessionLimits::default()).await?;
-    let entries = records.into_iter().map(|record| LedgerEntry {
-        version: record.version,
-        name: record.name,
-        statements: record.statements.unwrap_or_default(),
-        rollback: record.rollback.unwrap_or_default(),
-        created_by: record.created_by,
-    });
-    Ok(entries.collect())
+    branch: &BranchRow,
+) -> Result<BTreeSet<String>, Error> {
+    let parent = read_ledger(context, &branch.parent).await?;
+    let own = read_ledger(context, &branch.project).await?;
+    Ok(ledger::common(&parent, &drift::without(branch, own)))
 }

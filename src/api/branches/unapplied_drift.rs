@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::{BranchRow, runner::OpenRun, runs};
+use super::{
+    branch_row::{BranchRow, UnappliedDrift},
+    runs::{self, OpenRun},
+};
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         database_session::{
             DATABASE, OWNER,
             session::{DatabaseSession, SessionLimits},
@@ -28,19 +28,6 @@ use crate::{
 const OBJECTS: &str = include_str!("objects.sql");
 /// Number of objects that are named.
 const NAMED_MAX: usize = 20;
-
-/// Objects of the original's schema that are not in its migrations, and that the branch lacks or
-/// has otherwise.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "BranchUnappliedDrift")]
-pub(super) struct UnappliedDrift {
-    /// The first 20 objects, for instance `table public.notes`.
-    objects: Vec<String>,
-    /// Number of all objects.
-    count: usize,
-    /// Why they could not be applied, and how the branch gets them.
-    message: String,
-}
 
 /// An object by kind, table and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

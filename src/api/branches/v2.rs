@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    BranchView, SchemaSource,
+    branch_row::SchemaSource,
     create::{self, NewBranch},
     operations::{NAME_MAX, check_git_branch, check_url},
+    view::BranchView,
 };
 use crate::{
     api::context::ApiContext,
-    data_plane::projects::InstanceSize,
+    control::projects::InstanceSize,
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,

@@ -1,15 +1,22 @@
 //! Branches on the wire.
 
+use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::ids::ProjectRef;
 use gantry_node::clusters::{CopyReport, IsolationStep};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{BranchRow, BranchStatus, SchemaSource, UnappliedDrift};
+use super::branch_row::{
+    BranchRow, BranchStatus, DISABLED, SchemaSource, UnappliedDrift, select_branches,
+};
 use crate::{
     api::{context::ApiContext, projects::timestamp},
-    data_plane::projects::Status,
+    control::projects::Status,
+    platform::{
+        access::Project,
+        error::{Context, Error},
+    },
 };
 
 /// A branch on the wire. Absent values are left out, because clients reject `null`.
@@ -160,4 +167,43 @@ impl BranchRow {
             preview_project_status: Some(self.project_status),
         }
     }
+
+    /// Returns when it is deleted if it is not used until then.
+    fn unused_end(&self, context: &ApiContext) -> Option<DateTime<Utc>> {
+        let life: TimeDelta = context.api_settings.branches.unused_life?;
+        (!self.persistent).then(|| self.used_at + life)
+    }
+}
+
+/// Returns the branch of this name. Fails as [`list`] if the project has no branches.
+pub(super) async fn by_name(
+    context: &ApiContext,
+    parent: &Project,
+    name: &str,
+) -> Result<BranchView, Error> {
+    let branches = list(context, parent).await?;
+    let found = branches.into_iter().find(|branch| branch.name == name);
+    found.ok_or(Error::NotFound)
+}
+
+/// Lists the branches of a project: the default branch, then the others, oldest first.
+///
+/// Errors: 422 if the project has none, also for a branch; clients take it for an empty list.
+pub(super) async fn list(
+    context: &ApiContext,
+    project: &Project,
+) -> Result<Vec<BranchView>, Error> {
+    let sql =
+        select_branches!("where b.parent_id = $1 order by b.is_default desc, b.created_at, b.id");
+    let rows = context
+        .db
+        .query(sql, &[&project.id.0])
+        .await
+        .context("listing branches")?;
+    if rows.is_empty() {
+        return Err(Error::Unprocessable(DISABLED.into()));
+    }
+    rows.iter()
+        .map(|row| Ok(BranchRow::read(row)?.view(context)))
+        .collect()
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },

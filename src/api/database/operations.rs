@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    data_plane::{database_session::session::SessionLimits, projects, services},
+    control::{database_session::session::SessionLimits, projects, services},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         error::Error,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, OWNER, READER, json,
         segments::{MigrationPlan, SegmentCuts},
         session::{ConnectTarget, DatabaseSession, QueryOutput, SessionLimits},

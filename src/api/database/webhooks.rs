@@ -1,11 +1,11 @@
 //! Database webhooks: a schema with triggers that send row changes to a URL.
 //!
 //! The schema is created as the owner, so that objects of the customer cannot gain privileges.
-//! Requests are sent by the extension `pg_net`, if the operator installed it; without it, a webhook
-//! raises a warning.
+//! Requests are queued by the extension `pg_net`, if the project has it, and sent from outside of
+//! the server. Without it, a webhook raises a warning.
 
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },

@@ -43,8 +43,8 @@ begin
         raise exception 'the webhook % has a method that is neither GET nor POST', tg_name;
     elsif to_regproc('net.http_post') is null then
         -- The change of the row is worth more than the news of it.
-        raise warning 'the webhook % was not sent: this server has no pg_net', tg_name
-            using hint = 'Ask the operator of this server to install the extension pg_net, and create it.';
+        raise warning 'the webhook % was not sent: this database has no pg_net', tg_name
+            using hint = 'Create the extension pg_net.';
     elsif method = 'GET' then
         execute 'select net.http_get(url := $1, params := $2, headers := $3, timeout_milliseconds := $4)'
             into request using url, params, headers, timeout_ms;

@@ -6,13 +6,14 @@ mod ssl;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use gantry_base::net::address_block::address_block;
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::database_access::{
+    control::database_access::{
         bans, login_roles,
         restrictions::{self, NETWORKS_MAX, NetworkRestrictions},
     },
@@ -511,14 +512,14 @@ async fn delete_bans(
     let network = |text: &String| {
         text.parse()
             .ok()
-            .or_else(|| text.parse().ok().map(bans::network_of))
+            .or_else(|| text.parse().ok().map(address_block))
     };
     let networks = request
         .ipv4_addresses
         .iter()
         .map(|text| network(text).ok_or_else(|| Error::invalid(FIELD, "expected addresses")));
     let mut networks = networks.collect::<Result<Vec<IpNet>, _>>()?;
-    networks.extend(request.requester_ip.then(|| bans::network_of(peer.address)));
+    networks.extend(request.requester_ip.then(|| address_block(peer.address)));
     bans::lift(&context, &project, &networks, &audit)
         .await
         .map(|()| OkEmpty)

@@ -10,10 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::{
-        database_access,
-        postgres_proxy::PublishedAddress,
-        projects,
+    control::{
+        database_access, projects,
         service_settings::{DEFAULT_POOL_SIZE, MAX_CLIENT_CONN, POOL_MODE, QUERY_WAIT_TIMEOUT},
         services::{
             environment,
@@ -27,6 +25,7 @@ use crate::{
         http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
+    proxy::postgres_proxy::PublishedAddress,
 };
 
 pub(super) static GET: Endpoint = Endpoint {
@@ -124,7 +123,7 @@ async fn ensure_exists(context: &ApiContext, project: &Project) -> Result<(), Er
 
 async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<PoolerView>>, Error> {
     ensure_exists(&context, &project).await?;
-    let published = context.data_plane_settings.databases.as_ref();
+    let published = context.control_settings.databases.as_ref();
     let sessions = ClientSessions::of(&context, &project, published).await?;
     let pooler = |published: &PublishedAddress| {
         let connection_string =
@@ -328,7 +327,7 @@ async fn get_pgbouncer(
     context: ApiContext,
 ) -> Result<Json<PgBouncerConfig>, Error> {
     ensure_exists(&context, &project).await?;
-    let published = context.data_plane_settings.databases.as_ref();
+    let published = context.control_settings.databases.as_ref();
     let sessions = ClientSessions::of(&context, &project, published).await?;
     Ok(Json(PgBouncerConfig {
         pool_mode: sessions.pool_mode,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::database_access::restrictions::{self, NetworkRestrictions},
+    control::database_access::restrictions::{self, NetworkRestrictions},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,

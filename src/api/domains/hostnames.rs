@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::{
     api::context::ApiContext,
-    data_plane::domains::hostnames::{
+    control::domains::hostnames::{
         self, CustomHostname, Host, State,
         diagnosis::{self, HostnameCheck},
         hostname_reconciler,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::domains::vanity::{self, DomainUse, VanitySubdomain},
+    control::domains::vanity::{self, DomainUse, VanitySubdomain},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::SlugPath;
 use crate::{
     api::context::ApiContext,
-    data_plane::services::functions::{
+    control::services::functions::{
         self, FunctionRecord,
         eszip::{self, Bundle},
         sources::Sources,
@@ -15,7 +15,7 @@ use crate::{
         access::{OauthScope as S, Permission as P, Project, needs},
         error::Error,
         http::{
-            Call, Endpoint, Input, Output, Response, Tag, Verb, mount, openapi::OperationDoc,
+            Call, Endpoint, Input, Output, Response, Tag, Verb, mount, operation_doc::OperationDoc,
             output::with_type,
         },
         rate_limits::STANDARD,

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::services::functions::{
+    control::services::functions::{
         self, FunctionChange, FunctionRecord, FunctionSlug, VersionSwitch,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc},
+        http::{Call, Endpoint, Input, Json, Tag, Verb, mount, operation_doc::OperationDoc},
         rate_limits::STANDARD,
     },
 };

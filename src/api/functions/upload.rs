@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::{FunctionDescription, SlugPath};
 use crate::{
     api::context::ApiContext,
-    data_plane::services::functions::{
+    control::services::functions::{
         self, DeployRule, FunctionChange, FunctionSlug, FunctionUpload, PathProblem, RelativePath,
         eszip::{self, Bundle, ModuleLocation},
         sources::Sources,
@@ -22,7 +22,7 @@ use crate::{
         error::Error,
         http::{
             Call, Endpoint, Input, Json, Query, Tag, Verb, input::FileBody, json as json_body,
-            mount, multipart, openapi::OperationDoc, output::Created,
+            mount, multipart, operation_doc::OperationDoc, output::Created,
         },
         rate_limits::STANDARD,
     },

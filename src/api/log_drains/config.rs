@@ -1,106 +1,27 @@
-//! Types of log drains and their settings: validation, redaction, restoring of redacted secrets.
+//! Settings of log drains: validation, redaction, restoring of redacted secrets.
 
 use gantry_base::net::outbound::OutboundPolicy;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use url::Url;
 
-use super::fields::{self, Field, FieldKind, check_value, invalid};
+use super::{
+    fields::{self, Field, FieldKind, check_value},
+    settings::{BackendType, Settings, invalid},
+    target,
+};
 use crate::platform::error::Error;
 
-/// The settings of a drain, as JSON object.
-pub type Settings = Map<String, Value>;
-
 /// Replaces secrets in responses. In an update it stands for the stored secret.
-pub const REDACTED: &str = "[redacted]";
-
-/// The kind of target that a drain delivers to. The names are those of the contract.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "LogDrainType")]
-#[expect(missing_docs, reason = "the words of the contract")]
-pub enum BackendType {
-    Postgres,
-    Bigquery,
-    Clickhouse,
-    Webhook,
-    Datadog,
-    Loki,
-    Sentry,
-    S3,
-    Axiom,
-    Last9,
-    Otlp,
-    Syslog,
-}
-
-/// The names of the types that drains can have.
-const SERVED: &str = "webhook, datadog, loki, otlp, s3, syslog";
-
-impl BackendType {
-    /// Types by name.
-    const NAMES: [(&str, Self); 12] = [
-        ("postgres", Self::Postgres),
-        ("bigquery", Self::Bigquery),
-        ("clickhouse", Self::Clickhouse),
-        ("webhook", Self::Webhook),
-        ("datadog", Self::Datadog),
-        ("loki", Self::Loki),
-        ("sentry", Self::Sentry),
-        ("s3", Self::S3),
-        ("axiom", Self::Axiom),
-        ("last9", Self::Last9),
-        ("otlp", Self::Otlp),
-        ("syslog", Self::Syslog),
-    ];
-
-    /// Returns the name.
-    pub fn name(self) -> &'static str {
-        Self::NAMES
-            .iter()
-            .find(|(_, kind)| *kind == self)
-            .map_or("", |(name, _)| name)
-    }
-
-    /// Returns the type with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::NAMES
-            .iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, kind)| *kind)
-    }
-
-    /// Returns the fields of the settings. Fails for types without a delivery.
-    fn fields(self) -> Result<&'static [Field], Error> {
-        match self {
-            Self::Webhook => Ok(fields::WEBHOOK),
-            Self::Datadog => Ok(fields::DATADOG),
-            Self::Loki => Ok(fields::LOKI),
-            Self::Otlp => Ok(fields::OTLP),
-            Self::S3 => Ok(fields::S3),
-            Self::Syslog => Ok(fields::SYSLOG),
-            Self::Postgres
-            | Self::Bigquery
-            | Self::Clickhouse
-            | Self::Sentry
-            | Self::Axiom
-            | Self::Last9 => Err(Error::invalid(
-                "data.attributes.backend_type",
-                format!("{} is not supported; use one of {SERVED}", self.name()),
-            )),
-        }
-    }
-}
+pub(super) const REDACTED: &str = "[redacted]";
 
 /// Checks the settings of a drain and restores redacted secrets from `stored`, the settings of the
 /// same type before an update. Fields that are null are removed.
-pub fn check(
+pub(super) fn check(
     backend: BackendType,
     given: &Settings,
     stored: Option<&Settings>,
 ) -> Result<Settings, Error> {
-    let fields = backend.fields()?;
+    let fields = fields::of_type(backend)?;
     for name in given.keys() {
         if fields.iter().all(|field| field.name != name) {
             let known: Vec<_> = fields.iter().map(|field| field.name).collect();
@@ -137,7 +58,7 @@ pub fn check(
             restore_secrets(field, value, stored.and_then(|it| it.get(field.name)))?;
         }
     }
-    super::target::check_settings(backend, &checked)?;
+    target::check_settings(backend, &checked)?;
     Ok(checked)
 }
 
@@ -190,9 +111,9 @@ fn restore_secrets(field: &Field, value: &mut Value, stored: Option<&Value>) -> 
 }
 
 /// Returns the settings without secrets.
-pub fn redact(backend: BackendType, settings: &Settings) -> Settings {
+pub(super) fn redact(backend: BackendType, settings: &Settings) -> Settings {
     let mut shown = settings.clone();
-    for field in backend.fields().unwrap_or_default() {
+    for field in fields::of_type(backend).unwrap_or_default() {
         let Some(value) = shown.get_mut(field.name) else {
             continue;
         };
@@ -212,7 +133,7 @@ pub fn redact(backend: BackendType, settings: &Settings) -> Settings {
 
 /// Rejects a destination without a permitted address. A name that does not resolve now is
 /// accepted, because each connection is checked again.
-pub async fn check_destination(
+pub(super) async fn check_destination(
     backend: BackendType,
     settings: &Settings,
     policy: &OutboundPolicy,
@@ -386,15 +307,5 @@ mod tests {
                 "{moved}"
             );
         }
-    }
-
-    #[test]
-    fn every_type_has_a_name() {
-        for (name, kind) in BackendType::NAMES {
-            assert_eq!(BackendType::from_name(name), Some(kind));
-            assert_eq!(kind.name(), name);
-            assert_eq!(serde_json::to_value(kind).unwrap(), name);
-        }
-        assert_eq!(BackendType::from_name("splunk"), None);
     }
 }

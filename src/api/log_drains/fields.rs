@@ -4,7 +4,10 @@ use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 use url::Url;
 
-use super::target::datadog;
+use super::{
+    settings::{BackendType, invalid},
+    target::datadog,
+};
 use crate::platform::error::Error;
 
 /// Maximum length of a URL, in bytes.
@@ -15,8 +18,6 @@ const TEXT_BYTES_MAX: usize = 1024;
 const PEM_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of headers.
 const HEADERS_MAX: usize = 20;
-/// Field of the settings in error messages.
-const FIELD: &str = "data.attributes.config";
 
 /// A field of the settings of a type.
 #[derive(Debug, Clone, Copy)]
@@ -86,23 +87,23 @@ const fn destination(field: Field) -> Field {
 
 const URL: Field = destination(required("url", FieldKind::Url));
 
-pub(super) const WEBHOOK: &[Field] = &[
+const WEBHOOK: &[Field] = &[
     URL,
     optional("http", FieldKind::Choice(&["http1", "http2"])),
     optional("gzip", FieldKind::Flag),
     optional("headers", FieldKind::Headers),
 ];
-pub(super) const DATADOG: &[Field] = &[
+const DATADOG: &[Field] = &[
     required("api_key", FieldKind::Secret),
     destination(required("region", FieldKind::Choice(datadog::REGIONS))),
 ];
-pub(super) const LOKI: &[Field] = &[
+const LOKI: &[Field] = &[
     URL,
     optional("username", FieldKind::NullableText),
     optional("password", FieldKind::NullableSecret),
     optional("headers", FieldKind::Headers),
 ];
-pub(super) const OTLP: &[Field] = &[
+const OTLP: &[Field] = &[
     destination(required("endpoint", FieldKind::Url)),
     optional(
         "protocol",
@@ -111,7 +112,7 @@ pub(super) const OTLP: &[Field] = &[
     optional("gzip", FieldKind::Flag),
     optional("headers", FieldKind::Headers),
 ];
-pub(super) const S3: &[Field] = &[
+const S3: &[Field] = &[
     destination(required("s3_bucket", FieldKind::Text)),
     destination(required("storage_region", FieldKind::Text)),
     required("access_key_id", FieldKind::Text),
@@ -119,7 +120,7 @@ pub(super) const S3: &[Field] = &[
     optional("batch_timeout", FieldKind::Millis),
     destination(optional("endpoint", FieldKind::Url)),
 ];
-pub(super) const SYSLOG: &[Field] = &[
+const SYSLOG: &[Field] = &[
     destination(required("host", FieldKind::Text)),
     destination(required("port", FieldKind::Port)),
     destination(optional("tls", FieldKind::Flag)),
@@ -129,9 +130,28 @@ pub(super) const SYSLOG: &[Field] = &[
     optional("client_key", FieldKind::SecretPem),
 ];
 
-/// Returns the error of an invalid field.
-pub(super) fn invalid(name: &str, problem: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::invalid(format!("{FIELD}.{name}"), problem)
+/// The names of the types that drains can have.
+const SERVED: &str = "webhook, datadog, loki, otlp, s3, syslog";
+
+/// Returns the fields of the settings of a type. Fails for types without a delivery.
+pub(super) fn of_type(backend: BackendType) -> Result<&'static [Field], Error> {
+    match backend {
+        BackendType::Webhook => Ok(WEBHOOK),
+        BackendType::Datadog => Ok(DATADOG),
+        BackendType::Loki => Ok(LOKI),
+        BackendType::Otlp => Ok(OTLP),
+        BackendType::S3 => Ok(S3),
+        BackendType::Syslog => Ok(SYSLOG),
+        BackendType::Postgres
+        | BackendType::Bigquery
+        | BackendType::Clickhouse
+        | BackendType::Sentry
+        | BackendType::Axiom
+        | BackendType::Last9 => Err(Error::invalid(
+            "data.attributes.backend_type",
+            format!("{} is not supported; use one of {SERVED}", backend.name()),
+        )),
+    }
 }
 
 /// Checks the value of a field.

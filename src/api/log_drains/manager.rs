@@ -10,28 +10,23 @@ use std::{
     time::Duration,
 };
 
-use gantry_base::{clock::Entropy, ids::ProjectRef};
+use gantry_base::ids::ProjectRef;
 use gantry_logs::store::Store;
-use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, Semaphore, SemaphorePermit},
+    sync::Semaphore,
     task::{AbortHandle, JoinSet},
     time::timeout,
 };
-use uuid::Uuid;
 
 use super::{
-    LogDrain,
-    metrics::{DrainKey, DrainMetrics},
-    read,
-    worker::Worker,
+    drains::{LogDrain, read},
+    metrics::DrainKey,
+    positions::Positions,
+    worker::{Lanes, Worker},
 };
 use crate::{
     api::context::ApiContext,
-    platform::{
-        error::{Context, Error},
-        telemetry::Metrics,
-    },
+    platform::error::{Context, Error},
 };
 
 /// Interval of passes without a notification.
@@ -46,86 +41,6 @@ const RETRIES_MAX: usize = 32;
 /// Number of passes without a drain after which a tail is closed. A creation opens the tail before
 /// its drain is visible.
 const ABSENT_PASSES_MAX: u32 = 2;
-
-/// State of the deliveries of this process.
-pub struct DrainManager {
-    /// Id of this process in saved progress.
-    pub(super) process: Uuid,
-    wake: Notify,
-    metrics: Arc<DrainMetrics>,
-}
-
-impl DrainManager {
-    /// Creates the state without starting deliveries.
-    pub fn new(entropy: &Entropy, metrics: &Metrics) -> Self {
-        Self {
-            process: entropy.uuid(),
-            wake: Notify::new(),
-            metrics: Arc::new(DrainMetrics::new(metrics)),
-        }
-    }
-
-    /// Starts a pass, after a change of a drain.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-}
-
-/// Limits on concurrent requests.
-pub(super) struct Lanes {
-    working: Semaphore,
-    failing: Semaphore,
-}
-
-impl Lanes {
-    /// Waits for the turn of a request. Closing never happens; a missing permit is harmless.
-    pub(super) async fn enter(&self, failing: bool) -> Option<SemaphorePermit<'_>> {
-        let lane = if failing {
-            &self.failing
-        } else {
-            &self.working
-        };
-        lane.acquire().await.ok()
-    }
-}
-
-/// Saved positions of the drains of each project and store. `None`: not known yet.
-#[derive(Default)]
-pub(super) struct Positions(Mutex<HashMap<(ProjectRef, String), DrainLines>>);
-
-/// Line numbers by drain.
-type DrainLines = HashMap<Uuid, Option<u64>>;
-
-impl Positions {
-    /// Stores the position of a drain. Returns the line that all drains of the project reached.
-    pub(super) fn advance(
-        &self,
-        (project, store): (&ProjectRef, &str),
-        drain: Uuid,
-        line: u64,
-    ) -> Option<u64> {
-        let mut positions = self.0.lock();
-        let drains = positions.get_mut(&(project.clone(), store.to_owned()))?;
-        *drains.get_mut(&drain)? = Some(line);
-        let all: Option<Vec<u64>> = drains.values().copied().collect();
-        all?.into_iter().min()
-    }
-
-    /// Sets which drains exist.
-    fn set(&self, drains: &[(ProjectRef, LogDrain)], stores: &[Arc<Store>]) {
-        let mut positions = self.0.lock();
-        let mut next: HashMap<_, DrainLines> = HashMap::new();
-        for (project, drain) in drains {
-            for store in stores {
-                let place = (project.clone(), store.node().to_owned());
-                let known = positions.get(&place).and_then(|it| it.get(&drain.id));
-                let line = known.copied().flatten();
-                next.entry(place).or_default().insert(drain.id, line);
-            }
-        }
-        *positions = next;
-    }
-}
 
 /// The workers of this process.
 struct Workers {
@@ -258,28 +173,5 @@ impl Workers {
             }
         }
         self.absent = absent;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_released_when_all_drains_passed_them() {
-        let positions = Positions::default();
-        let project: ProjectRef = "abcdefghijklmnopqrst".parse().unwrap();
-        let (one, two) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let place = (&project, "n");
-        assert_eq!(positions.advance(place, one, 5), None);
-        let drains = HashMap::from([(one, None), (two, None)]);
-        positions
-            .0
-            .lock()
-            .insert((project.clone(), "n".to_owned()), drains);
-        assert_eq!(positions.advance(place, one, 5), None);
-        assert_eq!(positions.advance(place, two, 3), Some(3));
-        assert_eq!(positions.advance(place, two, 9), Some(5));
-        assert_eq!(positions.advance(place, Uuid::from_u128(3), 0), None);
     }
 }

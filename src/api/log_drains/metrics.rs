@@ -6,7 +6,7 @@ use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::config::BackendType;
+use super::settings::BackendType;
 use crate::platform::telemetry::Metrics;
 
 /// The types with deliveries.

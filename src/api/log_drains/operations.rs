@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    DrainDraft, DrainHealth, LogDrain,
-    config::{self, BackendType, Settings},
-    progress,
+    config,
+    drains::{self, DrainDraft, LogDrain},
+    progress::{self, DrainHealth},
+    settings::{BackendType, Settings},
 };
 use crate::{
-    api::{context::ApiContext, log_drains, organizations::v2::Envelope},
+    api::{context::ApiContext, organizations::v2::Envelope},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
@@ -92,7 +93,7 @@ async fn list(
     project: Project,
     context: ApiContext,
 ) -> Result<Json<Envelope<Vec<DrainResource>>>, Error> {
-    let drains = log_drains::list(&context.db, &context.settings.sealing, &project).await?;
+    let drains = drains::list(&context.db, &context.settings.sealing, &project).await?;
     Ok(Json(Envelope {
         data: drains.into_iter().map(DrainResource::from).collect(),
     }))
@@ -152,7 +153,7 @@ async fn create(
         settings: Some(attributes.config),
     };
     let backend = attributes.backend_type;
-    let drain = log_drains::create(&context, &project, backend, draft, &audit).await?;
+    let drain = drains::create(&context, &project, backend, draft, &audit).await?;
     Ok(Created(Envelope { data: drain.into() }))
 }
 
@@ -212,7 +213,7 @@ async fn update(
         settings: attributes.config,
     };
     let change = (attributes.backend_type, draft);
-    let drain = log_drains::update(&context, &project, id, change, &audit).await?;
+    let drain = drains::update(&context, &project, id, change, &audit).await?;
     Ok(Json(Envelope { data: drain.into() }))
 }
 
@@ -234,7 +235,7 @@ async fn delete(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<NoContent, Error> {
-    log_drains::delete(&context, &project, id, &audit).await?;
+    drains::delete(&context, &project, id, &audit).await?;
     Ok(NoContent)
 }
 

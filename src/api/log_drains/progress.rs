@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use super::config::BackendType;
+use super::settings::BackendType;
 use crate::platform::{
     access::Project,
     db::Db,

@@ -6,28 +6,47 @@ use std::{
     time::Duration,
 };
 
-use gantry_base::ids::ProjectRef;
+use gantry_base::{ids::ProjectRef, repeat::Backoff};
 use gantry_logs::{
     event::Event,
     store::{Store, TailBatch, TailLimit, TailState},
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::{
-    LogDrain,
-    manager::{Lanes, Positions},
+    drains::{LogDrain, open_tail},
     metrics::DrainMetrics,
+    positions::Positions,
     progress::{self, Progress},
-    target::{DeliveryError, OutgoingBatch, Target},
+    target::{
+        Target,
+        delivery::{DeliveryError, OutgoingBatch},
+    },
 };
 use crate::{api::context::ApiContext, platform::error::Error};
 
-/// Delay after the first failure. It doubles with each further one.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-/// Maximum delay between attempts.
-const RETRY_MAX: Duration = Duration::from_mins(2);
+/// Delays between attempts.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(2));
 /// Attempts with a single line that the target rejects, before the line is dropped.
 const REJECTIONS_MAX: u32 = 3;
+
+/// Limits on concurrent requests.
+pub(super) struct Lanes {
+    pub(super) working: Semaphore,
+    pub(super) failing: Semaphore,
+}
+
+impl Lanes {
+    /// Waits for the turn of a request. Closing never happens; a missing permit is harmless.
+    pub(super) async fn enter(&self, failing: bool) -> Option<SemaphorePermit<'_>> {
+        let lane = if failing {
+            &self.failing
+        } else {
+            &self.working
+        };
+        lane.acquire().await.ok()
+    }
+}
 
 /// The parts of a worker that do not change.
 pub(super) struct Worker {
@@ -74,7 +93,7 @@ impl Worker {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(project = %self.project, drain = %self.drain.id, %error, "starting a log drain failed; retrying");
-                    tokio::time::sleep(RETRY_MIN).await;
+                    tokio::time::sleep(RETRY.first).await;
                 }
             }
         };
@@ -92,7 +111,7 @@ impl Worker {
             return Ok(None);
         };
         let context = &self.context;
-        let tail = super::open_tail(context, &store, &self.project).await?;
+        let tail = open_tail(context, &store, &self.project).await?;
         drop(store);
         let saved = progress::load(&context.db, self.drain.id, &self.store_name).await?;
         let process = context.drains.process;
@@ -167,7 +186,7 @@ impl Worker {
                 Ok(batch) => return Some(batch),
                 Err(error) => {
                     tracing::warn!(project = %self.project, %error, "log lines cannot be read for a log drain; retrying");
-                    tokio::time::sleep(RETRY_MAX).await;
+                    tokio::time::sleep(RETRY.max).await;
                 }
             }
         }
@@ -245,7 +264,7 @@ impl Worker {
         }
         self.save(&mut delivery.progress).await;
         let random = self.context.entropy.bytes::<1>()[0];
-        let pause = backoff(delivery.failures, random);
+        let pause = RETRY.pause_with_jitter(delivery.failures, random);
         tokio::time::sleep(error.retry_after.unwrap_or_default().max(pause)).await;
     }
 
@@ -339,14 +358,6 @@ fn start(
     }
 }
 
-/// Returns the delay after a number of failures: 1, 2, 4 … 120 seconds, of which up to half is
-/// random.
-fn backoff(failures: u32, random: u8) -> Duration {
-    let doublings = failures.saturating_sub(1).min(16);
-    let full = RETRY_MIN.saturating_mul(1 << doublings).min(RETRY_MAX);
-    full.mul_f64(0.5 + f64::from(random) / 512.0)
-}
-
 #[cfg(test)]
 mod tests {
     use uuid::Uuid;
@@ -386,19 +397,5 @@ mod tests {
             assert_eq!((progress.next_line, progress.delivered), (5, delivered));
             assert_eq!(filter.unwrap().end, 20);
         }
-    }
-
-    #[test]
-    fn backoff_doubles_up_to_its_maximum() {
-        for (failures, random, millis) in [
-            (1, 0, 500),
-            (2, 0, 1000),
-            (4, 0, 4000),
-            (8, 0, 60_000),
-            (u32::MAX, 0, 60_000),
-        ] {
-            assert_eq!(backoff(failures, random), Duration::from_millis(millis));
-        }
-        assert!(backoff(3, 255) > backoff(3, 0) && backoff(9, 255) < RETRY_MAX);
     }
 }

@@ -4,12 +4,13 @@ use gantry_logs::event::{Attributes, Event, Source};
 use gantry_node::kits::Service;
 
 use super::{
-    ShutdownSignal, queue,
+    analytics::ShutdownSignal,
+    queue,
     requests::{Request, number, text},
 };
 use crate::{
     api::context::ApiContext,
-    data_plane::service_proxy::{log, log::Row},
+    proxy::service_proxy::log::{self, Row},
 };
 
 /// Appends rows until the proxy has stopped and the queue is empty. Runs once per process.
@@ -122,7 +123,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::data_plane::service_proxy::log::{CalledFunction, ResponseFields};
+    use crate::proxy::service_proxy::log::{CalledFunction, ResponseFields};
 
     #[test]
     fn a_request_becomes_a_line_with_the_contracts_keys() {

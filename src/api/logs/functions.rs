@@ -2,8 +2,8 @@
 
 use gantry_logs::event::{Attributes, Event, Source};
 
-use super::{ShutdownSignal, queue, requests::text};
-use crate::{api::context::ApiContext, data_plane::services::functions::FunctionLogRow};
+use super::{analytics::ShutdownSignal, queue, requests::text};
+use crate::{api::context::ApiContext, control::services::functions::log_queue::FunctionLogRow};
 
 /// Appends events until the server has stopped and the queue is empty. Runs once per process.
 pub(super) async fn run(context: ApiContext, mut shutdown: ShutdownSignal) {

@@ -2,7 +2,7 @@
 
 use metrics::Gauge;
 
-use super::Analytics;
+use super::analytics::Analytics;
 use crate::platform::telemetry::Metrics;
 
 /// Gauges of the stores of this process.

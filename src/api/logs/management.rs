@@ -4,7 +4,8 @@ use gantry_logs::event::{Attributes, Event, Source};
 use uuid::Uuid;
 
 use super::{
-    ShutdownSignal, queue,
+    analytics::ShutdownSignal,
+    queue,
     requests::{Request, text},
 };
 use crate::{

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 
 use crate::{
     api::context::ApiContext,
-    data_plane::services::pooler::{self, PoolerFigures},
+    control::services::pooler::{self, PoolerFigures},
     platform::error::{Context, Error},
 };
 

@@ -18,7 +18,7 @@ use crate::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         error::{Context, Error},
         http::{
-            Endpoint, Json, Output, Query, Response, Tag, Verb, mount, openapi::OperationDoc,
+            Endpoint, Json, Output, Query, Response, Tag, Verb, mount, operation_doc::OperationDoc,
             output::with_type,
         },
         rate_limits::{ANALYTICS, Limit, LimitKey, STANDARD, per},

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use gantry_base::ids::ProjectRef;
 use tokio::time::timeout;
 
-use super::ShutdownSignal;
+use super::analytics::ShutdownSignal;
 use crate::platform::batch_queue::BatchQueue;
 
 /// Time to gather rows for a batch. A write to disk costs the same for one row or for thousands.

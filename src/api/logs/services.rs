@@ -6,8 +6,8 @@
 use gantry_logs::event::{Attributes, Event, Source};
 use gantry_node::kits::Service;
 
-use super::{ShutdownSignal, queue, requests::text};
-use crate::{api::context::ApiContext, data_plane::services::output::OutputLine};
+use super::{analytics::ShutdownSignal, queue, requests::text};
+use crate::{api::context::ApiContext, control::services::output::OutputLine};
 
 /// Words of messages about failures.
 const FAILURE_WORDS: [&str; 4] = ["error", "fatal", "failed", "could not"];

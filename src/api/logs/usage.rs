@@ -106,14 +106,7 @@ pub(super) async fn by_service(
     );
     let now = context.clock.now();
     let answer = query::count(context, project, sql, interval.window(now)).await?;
-    let zeros = SERVICES
-        .iter()
-        .map(|(name, _)| ((*name).to_owned(), json!(0)))
-        .collect();
-    Ok(UsageRows {
-        rows: fill(&answer, &interval.buckets(now), &zeros),
-        warning: answer.warning(),
-    })
+    Ok(fill(&answer, &interval.buckets(now), &SERVICES))
 }
 
 /// Returns the number of requests to all services of a project in the last day.
@@ -173,18 +166,15 @@ pub(super) async fn of_function(
     );
     let now = context.clock.now();
     let answer = query::count(context, project, sql, interval.window(now)).await?;
-    let zeros = CALLS
+    Ok(fill(&answer, &interval.buckets(now), &CALLS))
+}
+
+/// Returns a row for each bucket. Buckets without rows have zero in each of the columns.
+fn fill(answer: &Answer, buckets: &[DateTime<Utc>], columns: &[(&str, &str)]) -> UsageRows {
+    let zeros: Map<String, Value> = columns
         .iter()
         .map(|(name, _)| ((*name).to_owned(), json!(0)))
         .collect();
-    Ok(UsageRows {
-        rows: fill(&answer, &interval.buckets(now), &zeros),
-        warning: answer.warning(),
-    })
-}
-
-/// Returns a row for each bucket, `zeros` for buckets without rows.
-fn fill(answer: &Answer, buckets: &[DateTime<Utc>], zeros: &Map<String, Value>) -> Vec<Value> {
     let counted = |at: &DateTime<Utc>| {
         answer
             .rows
@@ -200,7 +190,10 @@ fn fill(answer: &Answer, buckets: &[DateTime<Utc>], zeros: &Map<String, Value>) 
         );
         Value::Object(row)
     };
-    buckets.iter().map(row).collect()
+    UsageRows {
+        rows: buckets.iter().map(row).collect(),
+        warning: answer.warning(),
+    }
 }
 
 #[cfg(test)]
@@ -241,7 +234,7 @@ mod tests {
             rows: vec![row.as_object().unwrap().clone()],
             ..Answer::default()
         };
-        let filled = fill(&answer, &buckets, json!({ "n": 0 }).as_object().unwrap());
+        let filled = fill(&answer, &buckets, &[("n", "count()")]).rows;
         assert_eq!(
             filled[..3],
             [

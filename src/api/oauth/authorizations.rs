@@ -8,84 +8,47 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    grants,
+    endpoint, grants,
     grants::{Authorization, MemberAuthorization, Revoker},
 };
 use crate::{
-    api::context::ApiContext,
+    api::{context::ApiContext, path::path_parameters},
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         error::Error,
-        http::{
-            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
-            output::OkEmpty,
-        },
-        rate_limits::STANDARD,
+        http::{Endpoint, Json, PathId, Verb, mount, output::OkEmpty},
     },
 };
-
-const fn endpoint(
-    id: &'static str,
-    summary: &'static str,
-    method: Verb,
-    path: &'static str,
-    access: Access,
-) -> Endpoint {
-    Endpoint {
-        id,
-        summary,
-        tag: Tag::Gantry,
-        method,
-        path,
-        aliases: &[],
-        access,
-        limit: &STANDARD,
-        handler: || mount(list),
-    }
-}
 
 /// The permission to invite members also covers revoking the access that members granted.
 const MANAGE: Access = pat_only(&[&[P::MembersWrite]]);
 
-pub(super) static LIST: Endpoint = Endpoint {
-    handler: || mount(list),
-    ..endpoint(
-        "gantry-list-oauth-authorizations",
-        "List the caller's authorizations of applications",
-        Verb::Get,
-        "/v1/oauth/authorizations",
-        Access::Unscoped,
-    )
-};
+pub(super) static LIST: Endpoint = endpoint(
+    "gantry-list-oauth-authorizations",
+    "List the caller's authorizations of applications",
+    Verb::Get,
+    "/v1/oauth/authorizations",
+    Access::Unscoped,
+    || mount(list),
+);
 
 async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Authorization>>, Error> {
     Ok(Json(grants::list(&context.db, user.id).await?))
 }
 
-pub(super) static REVOKE: Endpoint = Endpoint {
-    handler: || mount(revoke),
-    ..endpoint(
-        "gantry-revoke-oauth-authorization",
-        "Revoke one of the caller's authorizations, on every node",
-        Verb::Delete,
-        "/v1/oauth/authorizations/{id}",
-        Access::Unscoped,
-    )
-};
+pub(super) static REVOKE: Endpoint = endpoint(
+    "gantry-revoke-oauth-authorization",
+    "Revoke one of the caller's authorizations, on every node",
+    Verb::Delete,
+    "/v1/oauth/authorizations/{id}",
+    Access::Unscoped,
+    || mount(revoke),
+);
 
-/// An authorization id from the path. The handlers check that it belongs to the caller.
-struct AuthorizationId(ApprovalId);
-
-impl Input for AuthorizationId {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("id")
-            .and_then(|id| id.parse().ok())
-            .map(|id| Self(ApprovalId(id)))
-            .ok_or(Error::NotFound)
-    }
+path_parameters! {
+    /// An authorization id from the path. The handlers check that it belongs to the caller.
+    struct AuthorizationId(i64) from "id", else Error::NotFound;
 }
 
 async fn revoke(
@@ -94,21 +57,19 @@ async fn revoke(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {
-    grants::revoke(&context, Revoker::Member(user.id), id, &audit)
+    grants::revoke(&context, Revoker::Member(user.id), ApprovalId(id), &audit)
         .await
         .map(|()| OkEmpty)
 }
 
-pub(super) static LIST_FOR_ORGANIZATION: Endpoint = Endpoint {
-    handler: || mount(list_for_organization),
-    ..endpoint(
-        "gantry-list-organization-oauth-authorizations",
-        "List the authorizations that members granted in an organization",
-        Verb::Get,
-        "/v1/organizations/{slug}/oauth/authorizations",
-        MANAGE,
-    )
-};
+pub(super) static LIST_FOR_ORGANIZATION: Endpoint = endpoint(
+    "gantry-list-organization-oauth-authorizations",
+    "List the authorizations that members granted in an organization",
+    Verb::Get,
+    "/v1/organizations/{slug}/oauth/authorizations",
+    MANAGE,
+    || mount(list_for_organization),
+);
 
 async fn list_for_organization(
     organization: Organization,
@@ -119,16 +80,14 @@ async fn list_for_organization(
     ))
 }
 
-pub(super) static REVOKE_IN_ORGANIZATION: Endpoint = Endpoint {
-    handler: || mount(revoke_in_organization),
-    ..endpoint(
-        "gantry-revoke-organization-oauth-authorization",
-        "Revoke an authorization that a member granted in an organization, on every node",
-        Verb::Delete,
-        "/v1/organizations/{slug}/oauth/authorizations/{id}",
-        MANAGE,
-    )
-};
+pub(super) static REVOKE_IN_ORGANIZATION: Endpoint = endpoint(
+    "gantry-revoke-organization-oauth-authorization",
+    "Revoke an authorization that a member granted in an organization, on every node",
+    Verb::Delete,
+    "/v1/organizations/{slug}/oauth/authorizations/{id}",
+    MANAGE,
+    || mount(revoke_in_organization),
+);
 
 async fn revoke_in_organization(
     organization: Organization,
@@ -136,21 +95,20 @@ async fn revoke_in_organization(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {
-    grants::revoke(&context, Revoker::Organization(organization.id), id, &audit)
+    let revoker = Revoker::Organization(organization.id);
+    grants::revoke(&context, revoker, ApprovalId(id), &audit)
         .await
         .map(|()| OkEmpty)
 }
 
-pub(super) static REVOKE_ALL: Endpoint = Endpoint {
-    handler: || mount(revoke_all),
-    ..endpoint(
-        "gantry-revoke-organization-oauth-authorizations",
-        "Revoke all authorizations of an application in an organization",
-        Verb::Delete,
-        "/v1/organizations/{slug}/oauth/apps/{id}/authorizations",
-        MANAGE,
-    )
-};
+pub(super) static REVOKE_ALL: Endpoint = endpoint(
+    "gantry-revoke-organization-oauth-authorizations",
+    "Revoke all authorizations of an application in an organization",
+    Verb::Delete,
+    "/v1/organizations/{slug}/oauth/apps/{id}/authorizations",
+    MANAGE,
+    || mount(revoke_all),
+);
 
 /// The number of authorizations that the request revoked.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

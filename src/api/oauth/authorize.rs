@@ -19,7 +19,9 @@ use crate::{
     platform::{
         access::{Permission as P, ResourceName, User, pat_only},
         error::{Denial, Error, oauth_error},
-        http::{Call, Endpoint, Input, Tag, Verb, mount, openapi::OperationDoc, output::SeeOther},
+        http::{
+            Call, Endpoint, Input, Tag, Verb, mount, operation_doc::OperationDoc, output::SeeOther,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -72,16 +74,14 @@ impl Input for AuthorizeParameters {
 /// Sample query for the request files. No application has this id.
 const SAMPLE: &str = "?client_id=00000000-0000-4000-8000-000000000000&response_type=code&redirect_uri=https%3A%2F%2Fapp.example%2Fcallback";
 
-pub(super) static AUTHORIZE: Endpoint = Endpoint {
-    handler: || mount(authorize).sample_query(SAMPLE),
-    ..public(
-        "v1-authorize-user",
-        "Begin the authorization of an application by a user",
-        Tag::OAuth,
-        Verb::Get,
-        "/v1/oauth/authorize",
-    )
-};
+pub(super) static AUTHORIZE: Endpoint = public(
+    "v1-authorize-user",
+    "Begin the authorization of an application by a user",
+    Tag::OAuth,
+    Verb::Get,
+    "/v1/oauth/authorize",
+    || mount(authorize).sample_query(SAMPLE),
+);
 
 async fn authorize(
     context: ApiContext,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry_base::clock::Clock;
+use gantry_base::{clock::Clock, repeat};
 
 use super::{CODE_LIFETIME, REQUEST_LIFETIME, registration};
 use crate::platform::{
@@ -26,13 +26,12 @@ const UNUSED_LIFETIME: TimeDelta = TimeDelta::days(30);
 
 /// Runs until the process ends. Concurrent runs on several nodes are safe.
 pub async fn run(db: Db, clock: Clock) {
-    let mut tick = tokio::time::interval(PAUSE);
-    loop {
-        tick.tick().await;
+    repeat::every(PAUSE, || async {
         if let Err(error) = clean(&db, clock.now()).await {
             tracing::warn!(%error, "expired OAuth rows could not be deleted; retrying in the next round");
         }
-    }
+    })
+    .await;
 }
 
 /// Deletes expired rows, up to `BATCHES_MAX` batches of each kind.

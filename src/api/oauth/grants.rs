@@ -364,10 +364,8 @@ pub async fn revoke(
         "approval": id.0, "application": row.get::<_, Uuid>(0), "name": row.get::<_, &str>(1), "approved_by": row.get::<_, Uuid>(2),
     });
     mark_revoked(&transaction, id, reason, now).await?;
-    audit
-        .write_in(&transaction, 200, (Some(before), None), now)
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (Some(before), None);
+    audit.commit(transaction, doing, 200, change, now).await?;
     publish_revocation(context).await
 }
 
@@ -401,10 +399,8 @@ pub async fn revoke_all(
         return Err(Error::NotFound);
     }
     let before = json!({"application": client_id, "name": row.get::<_, &str>(1), "authorizations_revoked": ended});
-    audit
-        .write_in(&transaction, 200, (Some(before), None), now)
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (Some(before), None);
+    audit.commit(transaction, doing, 200, change, now).await?;
     publish_revocation(context).await?;
     Ok(ended)
 }

@@ -34,7 +34,14 @@ use chrono::TimeDelta;
 use gantry_base::clock::Entropy;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::platform::access::credential::{ACCESS_PREFIX, SecretDigest};
+use crate::platform::{
+    access::{
+        Access,
+        credential::{ACCESS_PREFIX, SecretDigest},
+    },
+    http::{Endpoint, Tag, Verb, endpoint::MountedHandler},
+    rate_limits::STANDARD,
+};
 
 /// Path of the consent page.
 pub const CONSENT_PAGE: &str = "/authorize";
@@ -62,6 +69,28 @@ impl Default for OAuthSettings {
         Self {
             access_lifetime: TimeDelta::days(1),
         }
+    }
+}
+
+/// Declares an operation on OAuth.
+const fn endpoint(
+    id: &'static str,
+    summary: &'static str,
+    method: Verb,
+    path: &'static str,
+    access: Access,
+    handler: fn() -> MountedHandler,
+) -> Endpoint {
+    Endpoint {
+        id,
+        summary,
+        tag: Tag::Gantry,
+        method,
+        path,
+        aliases: &[],
+        access,
+        limit: &STANDARD,
+        handler,
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    client, exchange,
+    client, endpoint, exchange,
     exchange::{RequestOrigin, TokenPair, TokenResponse},
     introspect,
     introspect::Introspection,
@@ -25,12 +25,13 @@ use crate::{
         http::{
             Call, Endpoint, Input, Json, RESOURCE_METADATA, Tag, Verb,
             client_credentials::ClientCredentials,
+            endpoint::MountedHandler,
             input::RequestLine,
             mount,
-            openapi::OperationDoc,
-            output::{Created, NoContent, NoStore, OkEmpty},
+            operation_doc::OperationDoc,
+            output::{Created, NoContent, NoStore},
         },
-        rate_limits::{REGISTRATIONS, STANDARD},
+        rate_limits::REGISTRATIONS,
     },
 };
 
@@ -71,22 +72,12 @@ pub(super) const fn public(
     tag: Tag,
     method: Verb,
     path: &'static str,
+    handler: fn() -> MountedHandler,
 ) -> Endpoint {
     Endpoint {
-        id,
-        summary,
         tag,
-        method,
-        path,
-        aliases: &[],
-        access: Access::Public,
-        limit: &STANDARD,
-        handler: || mount(unmounted),
+        ..endpoint(id, summary, method, path, Access::Public, handler)
     }
-}
-
-async fn unmounted() -> Result<OkEmpty, Error> {
-    Ok(OkEmpty)
 }
 
 /// The issuer of tokens. Rejects the request if the operator configured no public URL.
@@ -178,7 +169,7 @@ impl Input for RequestOrigin {
         Ok(Self {
             address: call.peer().address,
             request_id: call.request_id().to_owned(),
-            operation: call.endpoint().id,
+            operation: call.operation(),
         })
     }
 }
@@ -194,16 +185,14 @@ impl Input for OAuthForm {
     }
 }
 
-static EXCHANGE: Endpoint = Endpoint {
-    handler: || mount(exchange),
-    ..public(
-        "v1-exchange-oauth-token",
-        "Exchange a code or a refresh token for tokens",
-        Tag::OAuth,
-        Verb::Post,
-        "/v1/oauth/token",
-    )
-};
+static EXCHANGE: Endpoint = public(
+    "v1-exchange-oauth-token",
+    "Exchange a code or a refresh token for tokens",
+    Tag::OAuth,
+    Verb::Post,
+    "/v1/oauth/token",
+    || mount(exchange),
+);
 
 async fn exchange(
     context: ApiContext,
@@ -214,16 +203,14 @@ async fn exchange(
     )))
 }
 
-pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
-    handler: || mount(exchange_standard),
-    ..public(
-        "gantry-exchange-oauth-token",
-        "Exchange a code or a refresh token for tokens (RFC 6749)",
-        Tag::Gantry,
-        Verb::Post,
-        "/oauth/token",
-    )
-};
+pub(super) static EXCHANGE_STANDARD: Endpoint = public(
+    "gantry-exchange-oauth-token",
+    "Exchange a code or a refresh token for tokens (RFC 6749)",
+    Tag::Gantry,
+    Verb::Post,
+    "/oauth/token",
+    || mount(exchange_standard),
+);
 
 async fn exchange_standard(
     context: ApiContext,
@@ -245,20 +232,18 @@ async fn exchange_tokens(
     exchange::exchange(context, &application, &fields, &origin).await
 }
 
-static REVOKE: Endpoint = Endpoint {
-    handler: || {
+static REVOKE: Endpoint = public(
+    "v1-revoke-token",
+    "Revoke a refresh token and its authorization",
+    Tag::OAuth,
+    Verb::Post,
+    "/v1/oauth/revoke",
+    || {
         mount(revoke_json).sample(
             r#"{"client_id": "00000000-0000-4000-8000-000000000000", "client_secret": "sba_of_the_application", "refresh_token": "sbr_to_be_revoked"}"#,
         )
     },
-    ..public(
-        "v1-revoke-token",
-        "Revoke a refresh token and its authorization",
-        Tag::OAuth,
-        Verb::Post,
-        "/v1/oauth/revoke",
-    )
-};
+);
 
 /// A JSON body as in the contract. Some clients send the form of RFC 7009 instead, which is also
 /// accepted.
@@ -309,16 +294,14 @@ async fn revoke_json(context: ApiContext, given: RevocationForm) -> Result<NoCon
     revoke_token(&context, given.form).await.map(|()| NoContent)
 }
 
-pub(super) static REVOKE_FORM: Endpoint = Endpoint {
-    handler: || mount(revoke_form),
-    ..public(
-        "gantry-revoke-oauth-token",
-        "Revoke a token (RFC 7009)",
-        Tag::Gantry,
-        Verb::Post,
-        "/oauth/revoke",
-    )
-};
+pub(super) static REVOKE_FORM: Endpoint = public(
+    "gantry-revoke-oauth-token",
+    "Revoke a token (RFC 7009)",
+    Tag::Gantry,
+    Verb::Post,
+    "/oauth/revoke",
+    || mount(revoke_form),
+);
 
 /// An empty JSON object, because some clients parse every response body.
 #[derive(Serialize, JsonSchema)]
@@ -347,16 +330,14 @@ async fn revoke_token(
     revoke::revoke(context, &application, token, &origin).await
 }
 
-pub(super) static INTROSPECT: Endpoint = Endpoint {
-    handler: || mount(introspect),
-    ..public(
-        "gantry-introspect-oauth-token",
-        "Introspect a token (RFC 7662)",
-        Tag::Gantry,
-        Verb::Post,
-        "/oauth/introspect",
-    )
-};
+pub(super) static INTROSPECT: Endpoint = public(
+    "gantry-introspect-oauth-token",
+    "Introspect a token (RFC 7662)",
+    Tag::Gantry,
+    Verb::Post,
+    "/oauth/introspect",
+    || mount(introspect),
+);
 
 async fn introspect(
     context: ApiContext,
@@ -383,16 +364,14 @@ async fn introspect(
     )))
 }
 
-static SERVER_METADATA: Endpoint = Endpoint {
-    handler: || mount(server),
-    ..public(
-        "gantry-oauth-server-metadata",
-        "Get the metadata of the authorization server (RFC 8414)",
-        Tag::Gantry,
-        Verb::Get,
-        "/.well-known/oauth-authorization-server",
-    )
-};
+static SERVER_METADATA: Endpoint = public(
+    "gantry-oauth-server-metadata",
+    "Get the metadata of the authorization server (RFC 8414)",
+    Tag::Gantry,
+    Verb::Get,
+    "/.well-known/oauth-authorization-server",
+    || mount(server),
+);
 
 async fn server(Issuer(issuer): Issuer) -> Result<Json<metadata::ServerMetadata>, Error> {
     Ok(Json(metadata::server_metadata(&issuer)))
@@ -400,13 +379,13 @@ async fn server(Issuer(issuer): Issuer) -> Result<Json<metadata::ServerMetadata>
 
 static RESOURCE_METADATA_DOCUMENT: Endpoint = Endpoint {
     aliases: &["/.well-known/oauth-protected-resource/mcp"],
-    handler: || mount(resource),
     ..public(
         "gantry-oauth-resource-metadata",
         "Get the metadata of the protected resource (RFC 9728)",
         Tag::Gantry,
         Verb::Get,
         RESOURCE_METADATA,
+        || mount(resource),
     )
 };
 
@@ -424,17 +403,17 @@ async fn resource(
 
 pub(super) static REGISTER: Endpoint = Endpoint {
     limit: &REGISTRATIONS,
-    handler: || {
-        mount(register).sample(
-            r#"{"client_name": "Example", "redirect_uris": ["http://127.0.0.1/callback"], "token_endpoint_auth_method": "none", "scope": "projects:read"}"#,
-        )
-    },
     ..public(
         "gantry-register-oauth-application",
         "Register an OAuth application dynamically (RFC 7591)",
         Tag::Gantry,
         Verb::Post,
         "/platform/oauth/apps/register",
+        || {
+            mount(register).sample(
+            r#"{"client_name": "Example", "redirect_uris": ["http://127.0.0.1/callback"], "token_endpoint_auth_method": "none", "scope": "projects:read"}"#,
+        )
+        },
     )
 };
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         service_settings::{REALTIME, STORAGE},
         services::pooler,
     },
@@ -208,7 +208,7 @@ fn set(choices: &[&str]) -> Extent {
 
 /// The compute sizes that the operator offers.
 fn compute_sizes(context: &ApiContext) -> Extent {
-    let sizes = context.data_plane_settings.compute_sizes.all().iter();
+    let sizes = context.control_settings.compute_sizes.all().iter();
     Set(sizes
         .map(|offered| format!("ci_{}", offered.size.code()))
         .collect())
@@ -216,7 +216,7 @@ fn compute_sizes(context: &ApiContext) -> Extent {
 
 /// Whether the operator permits larger disks than the default.
 fn larger_disks(context: &ApiContext) -> Extent {
-    let largest = context.data_plane_settings.project_disk_choice_max;
+    let largest = context.control_settings.project_disk_choice_max;
     let limits = context.driver.resource_limits();
     Switch(limits.is_some_and(|limits| largest > limits.disk_hard_bytes))
 }
@@ -234,7 +234,7 @@ fn backups(context: &ApiContext) -> Extent {
 
 /// The days for which backups are kept.
 fn backup_days(context: &ApiContext) -> Extent {
-    let days = context.data_plane_settings.backups.retention_days;
+    let days = context.control_settings.backups.retention_days;
     let kept = context.backups.store().map_or(0, |_| days);
     Number(Some(kept.into()), "days")
 }

@@ -16,7 +16,7 @@ use super::{members, members::ProjectName};
 use crate::platform::{
     access::{Role, credential::SecretDigest},
     audit::{Chain, Recorder},
-    db::Db,
+    db::{self, Db},
     error::{Context, Error},
 };
 
@@ -146,8 +146,9 @@ pub async fn invite(
     invites: Vec<InvitationDraft>,
     (now, audit): (DateTime<Utc>, &Recorder),
 ) -> Result<Vec<CreatedInvitation>, Error> {
+    let doing = "creating invitations";
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("creating invitations")?;
+    let transaction = client.transaction().await.context(doing)?;
     members::lock(&transaction, organization).await?;
     transaction
         .execute(
@@ -155,7 +156,7 @@ pub async fn invite(
             &[&organization.0, &now],
         )
         .await
-        .context("creating invitations")?;
+        .context(doing)?;
     let expires_at = now + LIFETIME;
     let mut created = Vec::new();
     let mut audit_values = Vec::new();
@@ -170,7 +171,7 @@ pub async fn invite(
             && transaction
                 .query_opt(sql, &[&organization.0, &email])
                 .await
-                .context("creating invitations")?
+                .context(doing)?
                 .is_some()
         {
             return Err(Error::invalid(
@@ -201,28 +202,21 @@ pub async fn invite(
                 ],
             )
             .await
-            .context("creating invitations")?;
+            .context(doing)?;
         created.push(CreatedInvitation {
             email,
             secret: SecretString::from(secret),
             expires_at,
         });
     }
-    let open = transaction
-        .query_one(
-            "select count(*) from invitations where organization_id = $1",
-            &[&organization.0],
-        )
-        .await;
-    if open.context("creating invitations")?.get::<_, i64>(0) > INVITATIONS_OPEN_MAX {
+    let sql = "select count(*) from invitations where organization_id = $1";
+    if db::count(&transaction, sql, organization.0, doing).await? > INVITATIONS_OPEN_MAX {
         return Err(Error::Rejected(
             format!("An organization can have {INVITATIONS_OPEN_MAX} open invitations").into(),
         ));
     }
-    audit
-        .write_in(&transaction, 201, (None, Some(audit_values.into())), now)
-        .await?;
-    transaction.commit().await.context("creating invitations")?;
+    let change = (None, Some(audit_values.into()));
+    audit.commit(transaction, doing, 201, change, now).await?;
     Ok(created)
 }
 
@@ -234,25 +228,19 @@ pub async fn revoke(
     now: DateTime<Utc>,
     audit: &Recorder,
 ) -> Result<Vec<String>, Error> {
+    let doing = "revoking invitations";
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("revoking invitations")?;
+    let transaction = client.transaction().await.context(doing)?;
     let emails: Vec<String> = emails.iter().map(|email| email.to_lowercase()).collect();
     let sql = "with gone as (delete from invitations where organization_id = $1 and lower(email) = any($2) returning email, expires_at) \
                select email from gone where expires_at > $3 order by email";
     let rows = transaction
         .query(sql, &[&organization.0, &emails, &now])
         .await
-        .context("revoking invitations")?;
+        .context(doing)?;
     let revoked: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (Some(json!({"emails": revoked})), None),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context("revoking invitations")?;
+    let change = (Some(json!({"emails": revoked})), None);
+    audit.commit(transaction, doing, 200, change, now).await?;
     Ok(revoked)
 }
 

@@ -270,6 +270,33 @@ pub(super) async fn set_on_projects_in(
     Ok(())
 }
 
+/// Returns the role of a user in an organization, or `None` if the user is not a member.
+pub(in crate::api) async fn role_in(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    user: UserId,
+) -> Result<Option<Role>, Error> {
+    let doing = "reading a member's role";
+    let sql = "select role from members where organization_id = $1 and user_id = $2";
+    let row = transaction
+        .query_opt(sql, &[&organization.0, &user.0])
+        .await
+        .context(doing)?;
+    row.map(|row| row.get::<_, &str>(0).parse().context(doing))
+        .transpose()
+}
+
+/// Counts the roles on single projects that include one of these.
+pub(in crate::api) async fn count_on_projects(
+    transaction: &Transaction<'_>,
+    projects: &[i64],
+) -> Result<i64, Error> {
+    let sql = "select count(*) from project_roles where project_id = any($1)";
+    let row = transaction.query_one(sql, &[&projects]).await;
+    row.context("counting roles on projects")
+        .map(|row| row.get(0))
+}
+
 /// Returns the projects with these refs, or an error if one does not exist in the organization.
 pub(super) async fn projects_in(
     transaction: &Transaction<'_>,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         projects::{self, InstanceSize, parameters},
         services::pooler,
     },
@@ -18,7 +18,8 @@ use crate::{
         audit::Recorder,
         error::{Context, Error},
         http::{
-            Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::OkEmpty,
+            Call, Endpoint, Input, Json, Tag, Verb, mount, operation_doc::OperationDoc,
+            output::OkEmpty,
         },
         rate_limits::STANDARD,
     },
@@ -95,7 +96,7 @@ struct AddonPrice {
 
 impl AddonVariant {
     fn of_size(context: &ApiContext, size: InstanceSize) -> Self {
-        let amount = context.data_plane_settings.compute_sizes.hourly_price(size);
+        let amount = context.control_settings.compute_sizes.hourly_price(size);
         let description = if amount == 0.0 {
             "$0/hour (not billed)".to_owned()
         } else {
@@ -147,7 +148,7 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<ProjectAddon
     let stored: &str = rows.first().ok_or_else(projects::removed)?.get(0);
     let chosen = InstanceSize::of_code(stored).filter(|size| *size != InstanceSize::Nano);
     let chosen = chosen.unwrap_or(InstanceSize::Micro);
-    let offered = context.data_plane_settings.compute_sizes.all();
+    let offered = context.control_settings.compute_sizes.all();
     Ok(Json(ProjectAddons {
         selected_addons: vec![SelectedAddon {
             r#type: "compute_instance",
@@ -208,7 +209,7 @@ async fn apply(
     let size = size_of(&choice.addon_variant)
         .filter(|_| choice.addon_type == AddonType::ComputeInstance)
         .ok_or_else(|| Error::invalid("addon_variant", "Invalid input"))?;
-    let sizes = &context.data_plane_settings.compute_sizes;
+    let sizes = &context.control_settings.compute_sizes;
     if !sizes.offers(size) {
         let offered: Vec<_> = sizes
             .all()

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::{
     api::context::ApiContext,
-    data_plane::projects,
+    control::projects,
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         audit::Recorder,
@@ -205,7 +205,7 @@ async fn choose_size(
 ) -> Result<(), Error> {
     let doing = "changing the size of a disk";
     let bytes = size_gb.saturating_mul(GB);
-    let most = context.data_plane_settings.project_disk_choice_max;
+    let most = context.control_settings.project_disk_choice_max;
     if context.driver.resource_limits().is_none() || bytes > most {
         let text = format!(
             "The operator of this server permits {} GB for a project; ask for a higher limit",
@@ -231,8 +231,7 @@ async fn choose_size(
     let entry = |gigabytes: u64| Some(json!({ "size_gb": gigabytes }));
     let change = (entry(space.size / GB), entry(size_gb));
     let now = context.clock.now();
-    audit.write_in(&transaction, 201, change, now).await?;
-    transaction.commit().await.context(doing)
+    audit.commit(transaction, doing, 201, change, now).await
 }
 
 static GET_AUTOSCALE: Endpoint = Endpoint {
@@ -391,7 +390,6 @@ async fn disable_read_only(
         return Err(projects::removed());
     }
     let change = (None, Some(json!({ "writable_until": until })));
-    audit.write_in(&transaction, 201, change, now).await?;
-    transaction.commit().await.context(doing)?;
+    audit.commit(transaction, doing, 201, change, now).await?;
     Ok(CreatedEmpty)
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{ProjectSummary, duplicate_name, timestamp};
 use crate::{
     api::{backups::moment, branches, context::ApiContext},
-    data_plane::{
+    control::{
         api_keys,
         backups::target::RestoreTarget,
         projects::{Status, removed, request::secret, verifier},
@@ -203,10 +203,8 @@ async fn create(
             .write_elsewhere(&transaction, chain, after.clone(), now)
             .await?;
     }
-    audit
-        .write_in(&transaction, 201, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();
     Ok(ProjectSummary {

@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::{
+    control::{
         backups,
         database_session::{self, ConnectTarget},
+        fleet,
+        operator_settings::upstreams,
         project_settings,
         projects::{Status, removed},
-        service_proxy::overrides,
-        services::{self, ServiceState},
+        services::{self, state::ServiceState},
     },
     platform::{
         access::Project,
@@ -88,6 +89,8 @@ pub async fn check(
     let drift = project_settings::drift_note(context, project).await?;
     let mut notes: Vec<String> = notes.into_iter().chain([drift]).flatten().collect();
     notes.extend(backups::health::notes(context, project.id).await?);
+    // The contract has no service for functions.
+    notes.extend(services::function_notes(context, project.id));
     let notes = (!notes.is_empty()).then(|| notes.join("; "));
     match status {
         Status::GoingDown | Status::Removed => return Err(removed()),
@@ -97,6 +100,11 @@ pub async fn check(
             ));
         }
         _ => {}
+    }
+    if let Some(reason) = fleet::unreachable_holder(context, project.id).await? {
+        let unhealthy =
+            |service: &Service| health(*service, ServiceStatus::Unhealthy, Some(reason.clone()));
+        return Ok(services.iter().map(unhealthy).collect());
     }
     let asleep: bool = row.get(2);
     let target = ConnectTarget::of(&context.driver, &project.reference);
@@ -152,10 +160,14 @@ async fn proxied(
     service: ProxiedService,
     timeout: Duration,
 ) -> Result<ServiceHealth, Error> {
-    let own = overrides::of(&context.db, &project.reference).await?;
-    let template = own
-        .get(service)
-        .or_else(|| context.data_plane_settings.upstreams.get(service));
+    let own = upstreams::of(&context.db, &project.reference).await?;
+    let template = own.get(service).or_else(|| {
+        context
+            .control_settings
+            .service_proxy
+            .upstreams
+            .get(service)
+    });
     if let Some(upstream) = template.and_then(|template| template.fill(&project.reference)) {
         return Ok(if upstream.accepts_connections(timeout).await {
             health(name, ServiceStatus::ActiveHealthy, None)

@@ -1,11 +1,14 @@
 //! Operations on projects: create, list, read, rename and delete.
 
 pub mod addons;
+pub mod claims;
 pub mod disk;
 pub mod from_backup;
 pub mod health;
 pub mod listing;
+pub mod listing_cache;
 pub mod operations;
+pub mod transfers;
 pub mod upgrade;
 
 use std::collections::BTreeSet;
@@ -18,13 +21,14 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 
-use self::listing::Audience;
+use self::listing_cache::Audience;
 use crate::{
     api::{context::ApiContext, organizations},
-    data_plane::{
+    control::{
         api_keys,
         domains::vanity,
-        projects::{NewProject, Status, held, major, removed, warm_pool},
+        fleet::placement::{self, NewPlacement},
+        projects::{NewProject, Status, held, lock, major, removed, warm_pool},
     },
     platform::{
         access::{Organization, Project, Reach, User},
@@ -91,7 +95,7 @@ const LIST_MAX: i64 = 10_000;
 macro_rules! select_details {
     ($rest:literal) => {
         concat!(
-            "select p.ref, o.slug, p.name, p.region, p.created_at, p.status, p.engine, p.release_channel, p.desired \
+            "select p.ref, o.slug, p.name, p.region, p.created_at, p.status, p.engine, p.release_channel, p.desired, p.node \
              from projects p join organizations o on o.id = p.organization_id ",
             $rest
         )
@@ -201,6 +205,7 @@ pub async fn create(
     new: NewProject,
     audit: &Recorder,
 ) -> Result<ProjectSummary, Error> {
+    let doing = "creating a project";
     let now = context.clock.now();
     let verifier = new.password_verifier().await?;
     let engine = new.engine.text();
@@ -210,10 +215,17 @@ pub async fn create(
                new_table_grants) \
                values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12, $13) returning id";
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("creating a project")?;
+    let transaction = client.transaction().await.context(doing)?;
+    let placement = NewPlacement {
+        organization: organization.id,
+        region: new.region,
+        major: new.engine.major(),
+        size: new.size,
+    };
+    let node = placement::choose(context, &transaction, placement).await?;
     // Warm clusters run with the settings of the smallest size.
     let taken = if new.size.is_smallest() {
-        warm_pool::take(context, &transaction, &new.engine).await?
+        warm_pool::take(context, &transaction, node, &new.engine).await?
     } else {
         None
     };
@@ -231,7 +243,7 @@ pub async fn create(
         &new.region.code(),
         &new.size.code(),
         &engine,
-        &context.settings.node,
+        &node,
         &verifier,
         &now,
         &account,
@@ -245,11 +257,9 @@ pub async fn create(
         .map_err(|error| duplicate_name(error, &new.name))?;
     api_keys::create_initial(context, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
-    audit
-        .write_in(&transaction, 201, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context("creating a project")?;
-    context.data_plane_metrics.clusters.began_from(origin);
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 201, change, now).await?;
+    context.cluster_metrics.began_from(origin);
     context.table_changed(Table::Projects);
     context.reconciler.wake();
     Ok(ProjectSummary {
@@ -271,31 +281,20 @@ pub async fn rename(
     name: &str,
     audit: &Recorder,
 ) -> Result<ProjectRefResponse, Error> {
+    let doing = "renaming a project";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("renaming a project")?;
-    let sql = "select name from projects where id = $1 and desired <> 'removed' for update";
-    let before = transaction
-        .query_opt(sql, &[&project.id.0])
-        .await
-        .context("renaming a project")?
-        .ok_or_else(removed)?;
-    let before = json!({"name": before.get::<_, &str>(0)});
+    let transaction = client.transaction().await.context(doing)?;
+    let before = lock(&transaction, project, doing).await?;
+    let before = json!({"name": before.name});
     let sql =
         "update projects set name = $2, updated_at = $3 where id = $1 returning id, ref, name";
     let row = transaction
         .query_one(sql, &[&project.id.0, &name, &now])
         .await
         .map_err(|error| duplicate_name(error, name))?;
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (Some(before), Some(json!({"name": name}))),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context("renaming a project")?;
+    let change = (Some(before), Some(json!({"name": name})));
+    audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Projects);
     read_ref_response(&row)
 }
@@ -306,21 +305,15 @@ pub async fn remove(
     project: &Project,
     audit: &Recorder,
 ) -> Result<ProjectRefResponse, Error> {
+    let doing = "removing a project";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("removing a project")?;
-    let hold = context.data_plane_settings.hold;
+    let transaction = client.transaction().await.context(doing)?;
+    let hold = context.control_settings.hold;
     let until = (hold > TimeDelta::zero()).then(|| now + hold);
     let named = remove_until(&transaction, project, until, now).await?;
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (Some(json!({"name": named.name})), None),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context("removing a project")?;
+    let change = (Some(json!({"name": named.name})), None);
+    audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();
     Ok(named)
@@ -344,12 +337,7 @@ async fn remove_until(
     held_until: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 ) -> Result<ProjectRefResponse, Error> {
-    let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
-    let row = transaction
-        .query_opt(sql, &[&project.id.0])
-        .await
-        .context("removing a project")?
-        .ok_or_else(removed)?;
+    let locked = lock(transaction, project, "removing a project").await?;
     let sql = "select string_agg(name, ', ' order by name) from branches where parent_id = $1 and not is_default";
     let branches = transaction.query_one(sql, &[&project.id.0]).await;
     let branches: Option<String> = branches.context("removing a project")?.get(0);
@@ -358,7 +346,7 @@ async fn remove_until(
             format!("The project has branches: {names}. Delete them first, or disable branching with DELETE /v1/projects/{}/branches", project.reference).into(),
         ));
     }
-    if Status::read(&row, 0)? == Status::Pausing {
+    if locked.status == Status::Pausing {
         return Err(Error::Rejected(
             "Project is pausing and is not ready for deletion".into(),
         ));
@@ -396,6 +384,10 @@ fn read_detail(context: &ApiContext, row: &Row) -> Result<ProjectDetail, Error> 
         version,
         release_channel: installed.map_or_else(|| row.get(7), |engine| engine.channel().to_owned()),
     };
+    let status = match Status::read(row, 5)? {
+        Status::ActiveHealthy if context.fleet.is_down(row.get(9)) => Status::ActiveUnhealthy,
+        status => status,
+    };
     let summary = ProjectSummary {
         id: reference.clone(),
         reference,
@@ -404,7 +396,7 @@ fn read_detail(context: &ApiContext, row: &Row) -> Result<ProjectDetail, Error> 
         name: row.get(2),
         region: row.get(3),
         created_at: timestamp(row.get(4)),
-        status: Status::read(row, 5)?,
+        status,
     };
     Ok(ProjectDetail { summary, database })
 }

@@ -10,12 +10,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{ProjectDetail, ProjectRefResponse, ProjectSummary, health};
 use crate::{
     api::{context::ApiContext, projects},
-    data_plane::projects::{
-        Command, InstanceSize, held,
-        lifecycle::{self, RestoreVersions},
-        parameters::{self, Change, How, Settings},
-        regions::{self, Continent, RegionsInfo},
-        request::{CreateRequest, secret},
+    control::{
+        fleet::placement,
+        projects::{
+            Command, InstanceSize, held,
+            lifecycle::{self, RestoreVersions},
+            parameters::{self, Change, How, Settings},
+            regions::{Continent, RegionsInfo},
+            request::{CreateRequest, secret},
+        },
     },
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Project, User, needs},
@@ -94,7 +97,8 @@ async fn create(
 ) -> Result<Created<ProjectSummary>, Error> {
     let new = request.check(
         context.driver.engines(),
-        context.data_plane_settings.new_table_grants,
+        context.control_settings.new_table_grants,
+        &placement::available_regions(&context.fleet.nodes()),
     )?;
     Ok(Created(
         projects::create(&context, &organization, new, &audit).await?,
@@ -125,8 +129,12 @@ struct RegionsQuery {
     desired_instance_size: Option<InstanceSize>,
 }
 
-async fn available_regions(Query(query): Query<RegionsQuery>) -> Result<Json<RegionsInfo>, Error> {
-    Ok(Json(regions::available(query.continent)))
+async fn available_regions(
+    context: ApiContext,
+    Query(query): Query<RegionsQuery>,
+) -> Result<Json<RegionsInfo>, Error> {
+    let regions = placement::available_regions(&context.fleet.nodes());
+    Ok(Json(regions.info(query.continent)))
 }
 
 static GET: Endpoint = Endpoint {

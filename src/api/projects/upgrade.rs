@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::timestamp;
 use crate::{
     api::context::ApiContext,
-    data_plane::projects::{
+    control::projects::{
         Status, status,
         upgrades::{self, ProjectUpgrade, UpgradeProgress},
     },
@@ -298,7 +298,7 @@ async fn upgrade_status(
 ) -> Result<Json<UpgradeStatusResponse>, Error> {
     // Members of a removed project may know that it existed.
     if status(&context, project.id).await?.goal_is_removed() {
-        return Err(crate::data_plane::projects::removed());
+        return Err(crate::control::projects::removed());
     }
     let id = match query.tracking_id.as_deref() {
         None => Ok(None),

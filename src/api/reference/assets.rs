@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::platform::{
     error::{Context, Error},
-    http::{Body, Output, Response, body::read, openapi::OperationDoc},
+    http::{Body, Output, Response, body::read, operation_doc::OperationDoc},
 };
 
 /// Permits only scripts and styles of this server; no inline code and no framing.

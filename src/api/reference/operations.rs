@@ -5,14 +5,11 @@ use serde_json::{Map, Value};
 
 use super::{Compatibility, assets};
 use crate::{
-    api::{context::ApiContext, endpoints},
+    api::{context::ApiContext, endpoints, path::path_parameters},
     platform::{
         access::Access,
         error::Error,
-        http::{
-            Call, Endpoint, Input, Json, Tag, Verb, mount,
-            openapi::{OperationDoc, document},
-        },
+        http::{Endpoint, Json, Tag, Verb, mount, openapi::document},
         rate_limits::STANDARD,
     },
 };
@@ -83,16 +80,9 @@ static ASSET: Endpoint = Endpoint {
     handler: || mount(asset),
 };
 
-struct AssetName(String);
-
-impl Input for AssetName {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("file")
-            .map(|name| Self(name.to_owned()))
-            .ok_or(Error::NotFound)
-    }
+path_parameters! {
+    /// The name of an embedded file.
+    struct AssetName(String) from "file", else Error::NotFound;
 }
 
 async fn asset(AssetName(name): AssetName) -> Result<assets::Asset, Error> {

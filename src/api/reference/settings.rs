@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::data_plane::{
+use crate::control::{
     project_settings::Section,
     service_settings::setting::{ServiceSetting, TextForm, ValueType},
 };

@@ -308,7 +308,8 @@ pub fn configuration(definition: &clap::Command) -> String {
     text
 }
 
-/// Returns `requests/<tag>.http`: a request for each implemented operation, for `gantry dev`.
+/// Returns `generated/requests/<tag>.http`: a request for each implemented operation, for
+/// `gantry dev`.
 pub fn requests() -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     for (endpoint, mounted) in endpoints::all()

@@ -12,8 +12,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::data_plane::service_settings::{
-    SettingsCatalog,
+use crate::control::service_settings::{
+    catalog::SettingsCatalog,
     setting::{NullEffect, ServiceSetting, TextForm, ValueType},
 };
 

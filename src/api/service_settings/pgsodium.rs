@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::context::ApiContext,
-    data_plane::service_settings::pgsodium,
+    control::service_settings::pgsodium,
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,

@@ -7,8 +7,8 @@ use gantry_node::kits::Service;
 use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
-    data_plane::{
-        service_settings::{self, REALTIME, SettingsCatalog},
+    control::{
+        service_settings::{self, REALTIME, catalog::SettingsCatalog},
         services::environment::{self, realtime},
     },
     platform::{
@@ -95,7 +95,7 @@ async fn shut_down(project: Project, context: ApiContext) -> Result<NoContent, E
     let doing = "shutting Realtime down";
     let sql = "select 1 from project_upstreams where project_id = $1 and service = 'realtime'";
     let own = context.db.query(sql, &[&project.id.0]).await;
-    let upstreams = &context.data_plane_settings.upstreams;
+    let upstreams = &context.control_settings.service_proxy.upstreams;
     if upstreams.get(Service::Realtime).is_some() || !own.context(doing)?.is_empty() {
         return Err(Error::Rejected(
             "Realtime runs outside of Gantry; ask its operator to close the connections".into(),

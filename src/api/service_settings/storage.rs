@@ -7,8 +7,8 @@ use gantry_node::kits::Service;
 use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
-    data_plane::{
-        service_settings::{self, STORAGE, SettingsCatalog},
+    control::{
+        service_settings::{self, STORAGE, catalog::SettingsCatalog},
         services::environment,
     },
     platform::{

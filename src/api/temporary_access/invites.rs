@@ -10,15 +10,14 @@ use uuid::Uuid;
 
 use super::{LoginResponse, RoleGrant, role_grants, validate_roles};
 use crate::{
-    api::{accounts, context::ApiContext, projects::timestamp},
-    data_plane::temporary_access::{self, invitations},
+    api::{accounts, context::ApiContext, path::path_parameters, projects::timestamp},
+    control::temporary_access::{self, invitations},
     platform::{
         access::{Access, Permission as P, Project, User, pat_only},
         audit::Recorder,
         error::Error,
         http::{
-            Call, Endpoint, Input, Json, Tag, Verb, mount,
-            openapi::OperationDoc,
+            Endpoint, Json, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         rate_limits::{STANDARD, STANDARD_BY_CALLER},
@@ -148,19 +147,9 @@ async fn accept(
     }))
 }
 
-/// `{ref}` of the path, of a project that the caller may be unrelated to.
-struct ProjectRefPath(ProjectRef);
-
-impl Input for ProjectRefPath {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("ref")
-            .unwrap_or_default()
-            .parse()
-            .map(Self)
-            .map_err(|_| Error::NotFound)
-    }
+path_parameters! {
+    /// `{ref}` of the path, of a project that the caller may be unrelated to.
+    struct ProjectRefPath(ProjectRef) from "ref", else Error::NotFound;
 }
 
 pub(super) static REVOKE: Endpoint = Endpoint {
@@ -175,18 +164,9 @@ pub(super) static REVOKE: Endpoint = Endpoint {
     handler: || mount(revoke),
 };
 
-/// `{invite_id}` of the path.
-struct InvitePath(Uuid);
-
-impl Input for InvitePath {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let id = call.placeholder("invite_id").unwrap_or_default();
-        id.parse()
-            .map(Self)
-            .map_err(|_| Error::invalid("invite_id", "Invalid input: expected a UUID"))
-    }
+path_parameters! {
+    /// `{invite_id}` of the path.
+    struct InvitePath(Uuid) from "invite_id", else Error::invalid("invite_id", "Invalid input: expected a UUID");
 }
 
 async fn revoke(

@@ -13,22 +13,22 @@ use serde_json::Number;
 use uuid::Uuid;
 
 use crate::{
-    api::{context::ApiContext, organizations::members, projects::timestamp},
-    data_plane::temporary_access::{
+    api::{
+        context::ApiContext, organizations::members, path::path_parameters, projects::timestamp,
+    },
+    control::temporary_access::{
         self, LoginCredentials,
         grants::{self, AccessGrant, MemberGrants, NETWORKS_MAX, ROLES_MAX},
         invitations::{self, DatabaseInvitation},
-        server::LOGIN_PREFIX,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
         error::Error,
-        http::{
-            Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::OkEmpty,
-        },
+        http::{Endpoint, Json, Tag, Verb, mount, output::OkEmpty},
         rate_limits::STANDARD,
     },
+    proxy::postgres_proxy::TEMPORARY_LOGIN_PREFIX,
 };
 
 /// Endpoints of temporary access.
@@ -164,7 +164,7 @@ impl RoleGrant {
         if !(1..=ROLE_BYTES_MAX).contains(&role.len())
             || role.contains('\0')
             || role.starts_with("pg_")
-            || role.starts_with(LOGIN_PREFIX)
+            || role.starts_with(TEMPORARY_LOGIN_PREFIX)
         {
             return Err(Error::invalid(
                 "role",
@@ -441,18 +441,9 @@ static REMOVE: Endpoint = Endpoint {
     handler: || mount(remove),
 };
 
-/// `{user_id}` of the path.
-struct MemberPath(Uuid);
-
-impl Input for MemberPath {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let id = call.placeholder("user_id").unwrap_or_default();
-        id.parse()
-            .map(Self)
-            .map_err(|_| Error::invalid("user_id", "Invalid input: expected a UUID"))
-    }
+path_parameters! {
+    /// `{user_id}` of the path.
+    struct MemberPath(Uuid) from "user_id", else Error::invalid("user_id", "Invalid input: expected a UUID");
 }
 
 async fn remove(

@@ -21,14 +21,13 @@ use super::{
     usage::TokenUsage,
 };
 use crate::{
-    api::{context::ApiContext, tokens},
+    api::{context::ApiContext, path::path_parameters, tokens},
     platform::{
         access::{Access, Permission, Permissions, User},
         audit::Recorder,
         error::Error,
         http::{
-            Call, Endpoint, Input, Json, Query, Tag, Verb, mount,
-            openapi::OperationDoc,
+            Endpoint, Json, Query, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         notifications,
@@ -41,18 +40,9 @@ use crate::{
 pub static ENDPOINTS: &[&Endpoint] =
     &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
 
-/// A token id from the path. The handlers check that the token belongs to the caller.
-struct PathToken(TokenId);
-
-impl Input for PathToken {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("id")
-            .and_then(|id| id.parse().ok())
-            .map(|id| Self(TokenId(id)))
-            .ok_or(Error::NotFound)
-    }
+path_parameters! {
+    /// A token id from the path. The handlers check that the token belongs to the caller.
+    struct PathToken(i64) from "id", else Error::NotFound;
 }
 
 static LIST: Endpoint = Endpoint {
@@ -88,7 +78,8 @@ async fn get(
     user: User,
     context: ApiContext,
 ) -> Result<Json<AccessToken>, Error> {
-    Ok(Json(tokens::get(&context.db, user.id, token).await?))
+    let token = tokens::get(&context.db, user.id, TokenId(token)).await?;
+    Ok(Json(token))
 }
 
 static CREATE: Endpoint = Endpoint {
@@ -240,6 +231,7 @@ async fn revoke(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {
+    let token = TokenId(token);
     tokens::get(&context.db, user.id, token).await?;
     tokens::revoke(&context.db, token, context.clock.now(), Some(&audit)).await?;
     context.table_changed(Table::Tokens);
@@ -341,6 +333,7 @@ async fn usage_of(
             format!("expected 1 to {}", usage::DAYS_MAX),
         ));
     }
+    let token = TokenId(token);
     let scope = tokens::get(&context.db, user.id, token).await?.scope;
     let token_permissions = scope.map(|scope| {
         scope
@@ -373,18 +366,9 @@ static CLI_LOGIN: Endpoint = Endpoint {
     handler: || mount(fetch_login),
 };
 
-/// A session id from the path. An invalid one is reported as not found.
-struct LoginSessionId(Uuid);
-
-impl Input for LoginSessionId {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("session_id")
-            .and_then(|id| id.parse().ok())
-            .map(Self)
-            .ok_or(Error::NotFound)
-    }
+path_parameters! {
+    /// A session id from the path. An invalid one is reported as not found.
+    struct LoginSessionId(Uuid) from "session_id", else Error::NotFound;
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

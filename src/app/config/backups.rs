@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 
 use crate::{
-    data_plane::backups::BackupOptions,
+    control::backups::state::BackupOptions,
     platform::object_store::{self, Place, PlaceError},
 };
 

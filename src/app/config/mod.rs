@@ -6,6 +6,7 @@ mod branches;
 mod extensions;
 mod hold;
 mod logs;
+mod node;
 mod project_limits;
 mod underscore_headers;
 mod validation;
@@ -22,15 +23,17 @@ use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    data_plane::{
-        projects::NewTableGrants, service_proxy::upstreams, services::functions::EgressPorts,
+    control::{
+        projects::new_table_grants::NewTableGrants, services::functions::egress::EgressPorts,
     },
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
+    proxy::service_proxy::upstreams,
 };
 
 pub use backups::{BackupFlags, BackupPlaceFlags};
 pub use extensions::{ExtensionOptions, ExtensionsFolder};
 pub use logs::LogFlags;
+pub use node::NodeOptions;
 pub use project_limits::ProjectLimitFlags;
 pub use underscore_headers::UnderscoreHeaders;
 pub use validation::ConfigError;
@@ -462,6 +465,10 @@ pub struct Config {
     #[arg(long, env = "GANTRY_UNSAFE_NO_SANDBOX")]
     pub unsafe_no_sandbox: bool,
 
+    /// This machine among others.
+    #[command(flatten)]
+    pub node: NodeOptions,
+
     /// File with the key that encrypts secrets which are shown again, such as API keys: 64 hex
     /// digits. All servers of a control database need the same key. Default: `sealing-key` in the
     /// data folder, created on first use.
@@ -553,7 +560,7 @@ pub struct Config {
     pub pricing_url: Option<String>,
 
     /// Log filter: `error`, `warn`, `info`, `debug`, or a directive such as
-    /// `gantry::data_plane=debug`.
+    /// `gantry::control=debug`.
     #[arg(
         long,
         env = "GANTRY_LOG",

@@ -1,9 +1,9 @@
 //! Options for the resources of projects.
 
 use clap::Args;
-use gantry_node::clusters::ResourceLimits;
+use gantry_node::{clusters::ResourceLimits, proc_files::MachineMemory};
 
-use crate::data_plane::projects::sizes::{OfferedSize, SizeTable};
+use crate::control::projects::sizes::{OfferedSize, SizeTable};
 
 /// Limits of projects. Those of memory and processes are of the smallest compute size.
 #[derive(Debug, Clone, Args)]
@@ -67,9 +67,7 @@ impl ProjectLimitFlags {
 
     /// Compute sizes that projects can have.
     pub fn size_table(&self) -> SizeTable {
-        let bytes = std::fs::read_to_string(MEMORY_FILE)
-            .ok()
-            .and_then(|text| total_memory(&text));
+        let bytes = MachineMemory::read().map(|memory| memory.total_bytes);
         SizeTable::new(&self.compute_sizes, &self.resource_limits(), bytes)
     }
 
@@ -78,18 +76,6 @@ impl ProjectLimitFlags {
         let megabytes = self.project_disk_choice_max.unwrap_or(0);
         megabytes.max(self.project_disk_max) << 20
     }
-}
-
-/// File with the memory of this machine.
-const MEMORY_FILE: &str = "/proc/meminfo";
-
-/// Returns the memory of the machine, in bytes, from the text of `/proc/meminfo`.
-fn total_memory(text: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kilobytes.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -124,12 +110,5 @@ mod tests {
             limits(&["--project-disk-max", "1000"]).disk_soft_bytes >> 20,
             800
         );
-    }
-
-    #[test]
-    fn memory_of_the_machine_is_read() {
-        let text = "MemTotal:       16316412 kB\nMemFree: 1 kB\n";
-        assert_eq!(total_memory(text), Some(16_316_412 << 10));
-        assert_eq!(total_memory("MemFree: 1 kB"), None);
     }
 }

@@ -40,6 +40,14 @@ pub enum ConfigError {
         "--limits-url postgres shares counters through the control database, so it needs --database-url"
     )]
     NothingShared,
+    /// Nodes are those of one control database.
+    #[error(
+        "--fleet-listen connects the nodes of one control database, so it needs --database-url"
+    )]
+    NothingSharedWithNodes,
+    /// Other nodes cannot connect to an unspecified address.
+    #[error("--fleet-listen {0} names no address for other nodes: give --fleet-address")]
+    NoFleetAddress(SocketAddr),
     /// The issuer of tokens must be an origin: the protocol appends paths to it.
     #[error(
         "--public-url must be a scheme, a host and a port, such as https://api.example.com, without a path"
@@ -58,6 +66,7 @@ pub enum ConfigError {
 impl Config {
     /// Checks combinations of options that clap cannot check.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.node.check(self.control.database_url.is_some())?;
         let plain = self.tls_cert.is_none();
         if plain && !self.listen.ip().is_loopback() && self.trusted_proxies.is_empty() {
             return Err(ConfigError::PlainHttp(self.listen));

@@ -1,14 +1,16 @@
 //! A client of the Management API.
 
 use anyhow::Context as _;
-use bytes::Bytes;
 use clap::Args;
-use gantry_base::net::outbound::{OutboundClient, OutboundPolicy};
-use http_body_util::{BodyExt, Full, Limited};
+use gantry_base::net::{
+    http_client::{HttpClient, RequestError},
+    outbound::OutboundPolicy,
+};
+use http_body_util::Full;
 use hyper::{Method, Request, header};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
-use tokio::time::{Duration, timeout};
+use tokio::time::Duration;
 use url::{Host, Url};
 
 /// Largest response, in bytes.
@@ -53,7 +55,7 @@ impl ApiOptions {
         Ok(ApiClient {
             base: url.as_str().trim_end_matches('/').to_owned(),
             token,
-            client: OutboundPolicy::unrestricted().client(false),
+            client: HttpClient::new(&OutboundPolicy::unrestricted()),
         })
     }
 }
@@ -62,7 +64,7 @@ impl ApiOptions {
 pub(super) struct ApiClient {
     base: String,
     token: SecretString,
-    client: OutboundClient,
+    client: HttpClient,
 }
 
 impl ApiClient {
@@ -90,19 +92,10 @@ impl ApiClient {
             .header(header::AUTHORIZATION, bearer)
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::from(body.map_or_else(String::new, Value::to_string)))?;
-        let exchange = async {
-            let response = self.client.request(request).await;
-            let response = response.context("the server cannot be reached")?;
-            let status = response.status();
-            let body: Bytes = Limited::new(response.into_body(), RESPONSE_BYTES_MAX)
-                .collect()
-                .await
-                .map_err(|error| anyhow::anyhow!("the response cannot be read: {error}"))?
-                .to_bytes();
-            anyhow::Ok((status, body))
-        };
-        let exchange = timeout(TIMEOUT, exchange).await;
-        let (status, body) = exchange.context("the server did not answer in time")??;
+        let sent = self.client.send(request, TIMEOUT, RESPONSE_BYTES_MAX).await;
+        let mut response = sent.map_err(problem)?;
+        let body = response.bytes().await.map_err(problem)?;
+        let status = response.status;
         let answer = serde_json::from_slice(&body).unwrap_or(Value::Null);
         if !status.is_success() {
             let message = answer["message"].as_str().unwrap_or("no message");
@@ -110,4 +103,16 @@ impl ApiClient {
         }
         Ok(answer)
     }
+}
+
+/// Describes why a request got no complete response.
+fn problem(error: RequestError) -> anyhow::Error {
+    let context = match &error {
+        RequestError::Body(error) => {
+            return anyhow::anyhow!("the response cannot be read: {error}");
+        }
+        RequestError::TimedOut(_) => "the server did not answer in time",
+        RequestError::Refused(_) | RequestError::Connection(_) => "the server cannot be reached",
+    };
+    anyhow::Error::new(error).context(context)
 }

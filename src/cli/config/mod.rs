@@ -18,7 +18,7 @@ use self::{
     organization::OrganizationPlan,
 };
 use super::output::Output;
-use crate::data_plane::project_settings::{ChangeEffect, PlannedChange, SettingsPlan};
+use crate::control::project_settings::{ChangeEffect, PlannedChange, SettingsPlan};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {

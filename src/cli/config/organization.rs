@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{ApiClient, apply_project, export_project, line, plan_project};
-use crate::data_plane::project_settings::SettingsPlan;
+use crate::control::project_settings::SettingsPlan;
 
 /// The file of an organization. What it does not name stays as it is.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use tower::ServiceExt;
 
 use crate::{
     app::App,
-    data_plane::installation,
+    control::installation,
     platform::http::{Body, server},
 };
 

@@ -24,10 +24,11 @@ use crate::{
         operator_api,
     },
     cli::{
-        databases::{DatabaseListeners, ListenerDefaults},
+        databases::DatabaseListeners,
         edges::ServiceListeners,
+        listeners::{ListenerDefaults, bind},
     },
-    data_plane::installation::recovery,
+    control::installation::recovery,
 };
 
 /// Major versions that can have a folder of extensions in the data folder.
@@ -42,11 +43,12 @@ pub(super) struct Listeners {
     pub(super) operator: Option<operator_api::Socket>,
     pub(super) databases: DatabaseListeners,
     pub(super) services: ServiceListeners,
+    /// The fleet port.
+    pub(super) fleet: Option<TcpListener>,
 }
 
 impl Listeners {
     /// Binds all listeners before anything is started, so that an address in use fails early.
-    /// Binds a TCP listener. `flag` is the option that error messages name.
     pub(in crate::cli) fn bind(
         config: &Config,
         defaults: ListenerDefaults,
@@ -54,6 +56,10 @@ impl Listeners {
         let api = TcpListener::from_std(bind(config.listen, "--listen")?)?;
         let admin = match config.admin_listen {
             Some(address) => Some(TcpListener::from_std(bind(address, "--admin-listen")?)?),
+            None => None,
+        };
+        let fleet = match config.node.fleet_listen {
+            Some(address) => Some(TcpListener::from_std(bind(address, "--fleet-listen")?)?),
             None => None,
         };
         let operator = match &config.operator_socket {
@@ -67,6 +73,7 @@ impl Listeners {
             operator,
             databases: DatabaseListeners::bind(config, defaults)?,
             services: ServiceListeners::bind(config, defaults)?,
+            fleet,
             tls: tls(config)?,
         })
     }
@@ -133,26 +140,6 @@ impl Machine {
             warnings,
         })
     }
-}
-
-/// Binds a TCP listener. `flag` is the option that error messages name.
-pub(in crate::cli) fn bind(
-    address: SocketAddr,
-    flag: &str,
-) -> anyhow::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            anyhow::anyhow!("{address} is in use by another program; stop it, or choose another address with {flag}")
-        }
-        _ => anyhow::anyhow!("cannot listen on {address}: {error}"),
-    })?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-/// Checks whether the address can be bound.
-pub(in crate::cli) async fn can_bind(address: SocketAddr) -> bool {
-    TcpListener::bind(address).await.is_ok()
 }
 
 /// Binds the Unix socket of the operator API.

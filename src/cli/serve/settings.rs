@@ -21,22 +21,17 @@ use crate::{
         Settings,
         config::{Config, UnderscoreHeaders},
     },
-    cli::databases::ListenerDefaults,
-    data_plane::{
+    cli::listeners::ListenerDefaults,
+    control::{
         domains::{
-            hostnames::{acme::CertificateAuthority, dns::DnsResolver},
+            hostnames::{dns::DnsResolver, state::CertificateAuthority},
             zone::{self, Zone},
         },
-        postgres_proxy::PublishedAddress,
-        projects::warm_pool,
-        service_proxy,
-        services::ServiceOptions,
+        projects::state::warm_pool::WarmPoolSize,
+        services::state::ServiceOptions,
     },
-    platform::{
-        db::Db,
-        http::{Transport, openapi::PublishedLinks},
-        sealing::SealingKey,
-    },
+    platform::{context::PublishedLinks, db::Db, http::Transport, sealing::SealingKey},
+    proxy::{postgres_proxy::PublishedAddress, service_proxy},
 };
 
 /// Loads the settings, and creates the identity files of a data folder on its first use. Holds the
@@ -44,6 +39,7 @@ use crate::{
 pub(super) async fn load(
     config: &Config,
     databases: Option<PublishedAddress>,
+    fleet: Option<SocketAddr>,
     home: Arc<Home>,
     db: &Db,
     entropy: Entropy,
@@ -64,7 +60,7 @@ pub(super) async fn load(
         home.dir().display(),
         file.display()
     );
-    from_config(config, databases, &home, &entropy)
+    from_config(config, databases, fleet, &home, &entropy)
 }
 
 /// Returns the issuer of OAuth tokens: `--public-url`, or the listening address for `gantry dev`.
@@ -88,6 +84,7 @@ pub(super) fn issuer(
 fn from_config(
     config: &Config,
     databases: Option<PublishedAddress>,
+    fleet: Option<SocketAddr>,
     home: &Home,
     entropy: &Entropy,
 ) -> anyhow::Result<Settings> {
@@ -107,7 +104,7 @@ fn from_config(
         own_database: config.control.database_url.is_none(),
         project_uid_base: config.project_uid_base,
         new_table_grants: config.new_table_grants,
-        prepared: warm_pool::WarmPoolSize {
+        prepared: WarmPoolSize {
             folders: config.warm_clusters,
             servers: config.spare_clusters.unwrap_or(0),
         },
@@ -119,11 +116,12 @@ fn from_config(
         project_disk_choice_max: config.project_limits.project_disk_choice_max(),
         branches: config.branches.options(),
         backups: config.backups.options(&config.logs.store)?,
+        fleet: config.node.settings(fleet),
         counting: config.counting(),
         dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
-        upstreams: config.upstream.iter().cloned().collect(),
         service_proxy: service_proxy::Options {
+            upstreams: config.upstream.iter().cloned().collect(),
             check_keys: config.edge_check_keys,
             underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
             ..service_proxy::Options::default()

@@ -1,6 +1,6 @@
 //! Startup of the server.
 
-use std::{fs::File, path::PathBuf, sync::Arc, time::Duration};
+use std::{fs::File, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use gantry_base::clock::{Clock, Entropy};
@@ -10,21 +10,23 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    DatabaseEndpoints, Running, ShutdownSignals, SupervisedControl, admin,
+    admin,
     machine::{Listeners, Machine},
+    running::{DatabaseEndpoints, Running, ShutdownSignals, SupervisedControl},
     settings,
 };
 use crate::{
     api::oauth,
     app::{App, Background, config::Config, operator_api},
-    cli::databases::ListenerDefaults,
-    data_plane::{postgres_proxy::PublishedAddress, projects::lease},
+    cli::listeners::ListenerDefaults,
+    control::{fleet, projects::lease},
     platform::{
         db::Db,
         http::server,
         rate_limits::{CounterCapacity, Journal, snapshot},
         telemetry,
     },
+    proxy::postgres_proxy::PublishedAddress,
 };
 
 /// Interval between saves of the rate limit counters: a kill loses at most this much.
@@ -51,7 +53,13 @@ pub(in crate::cli) async fn start(
     let entropy = Entropy::system();
     let (db, control) = connect(&config, &machine, &entropy).await?;
     let issuer = settings::issuer(&config, defaults, listeners.address);
-    let published = listeners.databases.published(&config);
+    let published = Published {
+        databases: listeners.databases.published(&config),
+        fleet: match &listeners.fleet {
+            Some(listener) => Some(listener.local_addr()?),
+            None => None,
+        },
+    };
     let opened = async {
         migrate(&db, &mut signals).await?;
         open_app(&config, issuer, published, machine, db, clock, entropy).await
@@ -99,6 +107,9 @@ pub(in crate::cli) async fn start(
             shutdown.clone(),
         ));
     }
+    if let Some(listener) = listeners.fleet {
+        tasks.spawn(fleet::serve(app.control.clone(), app.api(), listener));
+    }
     if let Some(socket) = listeners.operator {
         tasks.spawn(operator_api::serve(app.clone(), socket, shutdown.clone()));
     }
@@ -117,6 +128,12 @@ pub(in crate::cli) async fn start(
         counters_lock,
         signals,
     })
+}
+
+/// Addresses that are known once the listeners are bound.
+struct Published {
+    databases: Option<PublishedAddress>,
+    fleet: Option<SocketAddr>,
 }
 
 /// Connects to the control database. Starts the embedded control cluster if no URL is configured.
@@ -151,15 +168,22 @@ async fn migrate(db: &Db, signals: &mut ShutdownSignals) -> anyhow::Result<()> {
 async fn open_app(
     config: &Config,
     issuer: Option<String>,
-    published: Option<PublishedAddress>,
+    published: Published,
     machine: Machine,
     db: Db,
     clock: Clock,
     entropy: Entropy,
 ) -> anyhow::Result<(App, Background)> {
     let home = machine.home;
-    let mut settings =
-        settings::load(config, published, home.clone(), &db, entropy.clone()).await?;
+    let mut settings = settings::load(
+        config,
+        published.databases,
+        published.fleet,
+        home.clone(),
+        &db,
+        entropy.clone(),
+    )
+    .await?;
     settings.public_url = issuer;
     if settings.public_url.is_none() && oauth::applications::any_registered(&db).await? {
         tracing::warn!("OAuth applications cannot request consent: --public-url is not set");
@@ -194,6 +218,7 @@ async fn open_app(
         clusters.prepare().await?;
         let reflink = clusters.shares_blocks().await?;
         tracing::info!(reflink, "cluster template is ready");
+        fleet::register(&app.control).await?;
     }
     Ok((app, background))
 }

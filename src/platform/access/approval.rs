@@ -6,10 +6,10 @@ use gantry_base::ids::{ApplicationId, ApprovalId};
 use uuid::Uuid;
 
 use super::{
-    directory::Subject,
     grant::Reach,
     permission::{OauthScope, Permission},
     role::{EffectiveRoles, Role},
+    subject::Subject,
 };
 
 /// The approval behind an OAuth access token. All of it can be revoked, so it is read and

@@ -6,7 +6,7 @@ use chrono::{NaiveDate, TimeDelta};
 use gantry_base::{clock::Clock, ids::TokenId};
 use tokio::sync::mpsc;
 
-use super::Access;
+use super::requirement::Access;
 use crate::platform::{
     db::Db,
     error::{Context, Error},

@@ -12,10 +12,10 @@ use uuid::Uuid;
 
 use super::{
     approval::OauthApproval,
-    directory::Subject,
     grant::{Reach, TokenGrant},
+    subject::Subject,
 };
-use crate::platform::{error::CredentialProblem, rate_limits::Identifier};
+use crate::platform::{error::CredentialProblem, rate_limits::counter::Identifier};
 
 /// Shortest time between two writes of a token's last use, in milliseconds.
 const LAST_USE_RESOLUTION: Ticks = 60_000;

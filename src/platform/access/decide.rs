@@ -3,7 +3,10 @@
 
 use super::{caller::Caller, grant::Reach, role::EffectiveRoles};
 use crate::platform::{
-    access::{Access, Permission, RequestView},
+    access::{
+        permission::Permission,
+        requirement::{Access, RequestView},
+    },
     error::{Denial, Error},
 };
 

@@ -3,14 +3,13 @@
 use std::{fmt, net::IpAddr};
 
 use chrono::{DateTime, Utc};
-use ipnet::IpNet;
-
 use gantry_base::ids::{OrganizationId, ProjectId};
+use ipnet::IpNet;
 use tokio_postgres::Row;
 
 use super::{
-    directory::Subject,
     permission::{Permission, PermissionLevel},
+    subject::Subject,
 };
 use crate::platform::error::{Context, Error};
 

@@ -15,14 +15,14 @@ pub mod permission;
 mod requirement;
 pub mod role;
 pub mod sessions;
+mod subject;
 
 pub use approval::{OauthApproval, Scopes};
 pub use caller::{CachedCredential, Caller, User};
 pub use decide::{CallerRelation, decide};
-pub use directory::{
-    BranchKey, Directory, Organization, Project, ResourceName, Subject, organization_by_slug,
-};
+pub use directory::{Directory, organization_by_slug};
 pub use grant::{Permissions, Reach, TokenGrant};
 pub use permission::{AnyOf, OauthScope, Permission, PermissionLevel};
 pub use requirement::{Access, Case, RequestView, needs, pat_only};
 pub use role::{EffectiveRoles, Role};
+pub use subject::{BranchKey, Organization, Project, ResourceName, Subject};

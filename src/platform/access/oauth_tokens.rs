@@ -9,7 +9,11 @@ use tokio_postgres::Row;
 use super::audience::Audience;
 use crate::platform::{
     access::{
-        CachedCredential, OauthApproval, Reach, Role, Scopes, User, credential::SecretDigest,
+        approval::{OauthApproval, Scopes},
+        caller::{CachedCredential, User},
+        credential::SecretDigest,
+        grant::Reach,
+        role::Role,
     },
     db::Db,
     error::{Context, Error},

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
-use super::{AnyOf, OauthScope, Permission};
+use super::permission::{AnyOf, OauthScope, Permission};
 
 /// The query and the body of a request, for the cases of an operation.
 #[derive(Debug, Clone, Copy, Default)]

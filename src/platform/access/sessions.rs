@@ -10,7 +10,7 @@ use gantry_base::{clock::Entropy, ids::UserId};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::platform::{
-    access::{User, credential::SecretDigest},
+    access::{caller::User, credential::SecretDigest},
     db::Db,
     error::{Context, Error},
 };

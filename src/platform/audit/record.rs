@@ -184,6 +184,20 @@ impl Recorder {
         Ok(())
     }
 
+    /// Writes the change as [`Self::write_in`] does, and commits the transaction. `doing` completes
+    /// "failed while …".
+    pub async fn commit(
+        &self,
+        transaction: deadpool_postgres::Transaction<'_>,
+        doing: &'static str,
+        status: i16,
+        change: (Option<Value>, Option<Value>),
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        self.write_in(&transaction, status, change, now).await?;
+        transaction.commit().await.context(doing)
+    }
+
     /// Writes an entry to another chain than that of the request.
     pub async fn write_elsewhere(
         &self,

@@ -3,9 +3,14 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Uri};
+use async_trait::async_trait;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 
-use super::{Api, Peer, Response};
+use super::{
+    body::{Body, Response},
+    standard_headers::REQUEST_ID,
+    transport::Peer,
+};
 use crate::platform::{
     access::{User, credential::PresentedCredential},
     error::{CredentialProblem, Error},
@@ -45,10 +50,40 @@ pub struct DelegatedCaller {
     pub peer: Peer,
 }
 
+/// The operations of this process, for operations that call others.
+#[async_trait]
+pub(super) trait InternalApi: Send + Sync {
+    /// Returns the response to a request of this caller.
+    async fn respond(&self, request: Request<Body>, caller: DelegatedCaller) -> Response;
+}
+
 /// A client of this process's own operations, with the rights of the current caller.
 #[derive(Clone)]
 pub struct InternalClient {
-    pub(super) api: Api,
+    pub(super) api: Arc<dyn InternalApi>,
     pub(super) request_id: Box<str>,
     pub(super) on_behalf: Option<DelegatedCaller>,
+}
+
+impl InternalClient {
+    /// Calls another operation and returns its response, or its error before it was rendered.
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response, Error> {
+        // Without a delegated caller, the request would be authenticated as one from this machine.
+        let Some(caller) = &self.on_behalf else {
+            return Err(Error::Unauthenticated(CredentialProblem::Missing));
+        };
+        // Log entries of both operations have one request id.
+        request
+            .headers_mut()
+            .extend(HeaderValue::try_from(&*self.request_id).map(|id| (REQUEST_ID, id)));
+        let mut response = self.api.respond(request, caller.clone()).await;
+        match response
+            .extensions_mut()
+            .remove::<Arc<Error>>()
+            .and_then(Arc::into_inner)
+        {
+            Some(error) => Err(error),
+            None => Ok(response),
+        }
+    }
 }

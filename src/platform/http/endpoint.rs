@@ -4,8 +4,8 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use super::{
     body::Response,
-    input::{Call, Input},
-    openapi::OperationDoc,
+    call::{Call, Input},
+    operation_doc::OperationDoc,
     output::Output,
 };
 use crate::platform::{access::Access, error::Error, rate_limits::Limit};
@@ -110,7 +110,7 @@ pub struct MountedHandler {
     pub(super) handle: Handle,
     pub(super) describe: fn(&mut OperationDoc),
     pub(super) audit_rule: AuditRule,
-    /// Query and body of a valid request. Variables are those of `requests/`.
+    /// Query and body of a valid request. Variables are those of `generated/requests/`.
     pub sample: Sample,
     /// Whether the operation is implemented. Otherwise it answers 501.
     pub built: bool,

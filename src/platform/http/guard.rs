@@ -3,7 +3,6 @@
 
 use std::{
     future::{Future, poll_fn},
-    net::IpAddr,
     panic::AssertUnwindSafe,
     pin::{Pin, pin},
     sync::Arc,
@@ -12,40 +11,37 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use gantry_base::{clock::Ticks, ids::ProjectRef};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
-use uuid::Uuid;
+use gantry_base::clock::Ticks;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 
 use super::{
     body::Response,
-    client_kind::{ClientKind, DelegatedCaller, RejectedRequest},
-    endpoint::{AuditRule, Endpoint, Handle, MountedHandler, Verb},
-    input::Call,
+    call::{Call, IncomingRequest},
+    client_kind::ClientKind,
+    endpoint::{AuditRule, Endpoint, Verb},
+    forwarding::{ForwardError, RequestForwarder},
+    guarded_endpoint::{GuardedEndpoint, RequestOutcome},
     null_bytes,
     rate_limit_step::RateLimitStep,
     request_body::RequestBody,
-    request_target::{RequestTarget, TargetLocation},
+    request_target::RequestTarget,
     respond,
-    router::Api,
-    standard_headers::{RequestId, StandardHeaders},
+    standard_headers::{REQUEST_ID, RequestId, StandardHeaders},
     transport::{Peer, Transport},
 };
 use crate::platform::{
     access::{
-        Access, AnyOf, Caller, CallerRelation, RequestView, Subject,
+        Access, Caller, CallerRelation, EffectiveRoles, Project, RequestView, Subject,
         credential::{self, PresentedCredential},
         decide, sessions,
     },
     audit::Recorder,
     context::PlatformContext,
     error::{CredentialProblem, Denial, Error, oauth_error},
-    http::router::State,
     rate_limits::{CounterKey, CounterScope, Identifier, LimitKey, Policy, PolicyContext, Quotas},
     telemetry::AnsweredRequest,
 };
 
-/// Path of the protected resource metadata, which names the authorization server (RFC 9728 §3).
-pub const RESOURCE_METADATA: &str = "/.well-known/oauth-protected-resource";
 /// The time limit of every operation. Operations with a limit of their own stay below it.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -64,123 +60,6 @@ pub(super) static PROGRAMS: ClientKind = ClientKind {
     calls_operations: false,
 };
 
-/// An endpoint with everything that serving it needs.
-pub(super) struct GuardedEndpoint {
-    pub(super) context: PlatformContext,
-    state: State,
-    pub(super) endpoint: &'static Endpoint,
-    /// Index of the operation in rate limits and metrics.
-    pub(super) operation: u16,
-    target_location: TargetLocation,
-    handle: Handle,
-    audit_rule: AuditRule,
-    client_kind: &'static ClientKind,
-}
-
-impl GuardedEndpoint {
-    pub(super) fn new(
-        context: PlatformContext,
-        state: State,
-        endpoint: &'static Endpoint,
-        operation: u16,
-        client_kind: &'static ClientKind,
-    ) -> Self {
-        let MountedHandler {
-            handle, audit_rule, ..
-        } = (endpoint.handler)();
-        Self {
-            context,
-            state,
-            endpoint,
-            operation,
-            target_location: TargetLocation::of(endpoint),
-            handle,
-            audit_rule,
-            client_kind,
-        }
-    }
-
-    /// Whether its handler may call other operations.
-    pub(super) fn calls_operations(&self) -> bool {
-        self.client_kind.calls_operations
-    }
-
-    /// Returns the challenge of a 401, or of a 403 for a missing OAuth scope (RFC 6750 §3). It has
-    /// the URL of the metadata (RFC 9728 §5.1) if a public URL is configured. Returns `None` for
-    /// any other error.
-    fn challenge(&self, error: &Error) -> Option<String> {
-        let reason = match error {
-            Error::Unauthenticated(CredentialProblem::Missing) | Error::SmtpRequired { .. } => None,
-            Error::Unauthenticated(_) => Some("error=\"invalid_token\"".to_owned()),
-            Error::Forbidden(Denial::Scope(_)) => Some("error=\"insufficient_scope\"".to_owned()),
-            _ => return None,
-        };
-        let issuer = self.context.settings.issuer().ok();
-        let metadata =
-            issuer.map(|issuer| format!("resource_metadata=\"{issuer}{RESOURCE_METADATA}\""));
-        let scope = self
-            .endpoint
-            .access
-            .oauth()
-            .map(|scope| format!("scope=\"{}\"", scope.name()));
-        let parameters: Vec<_> = [reason, metadata, scope].into_iter().flatten().collect();
-        Some(
-            ["Bearer ", &parameters.join(", ")]
-                .concat()
-                .trim_end()
-                .to_owned(),
-        )
-    }
-
-    fn reject(&self, error: Error, request: &IncomingRequest, request_id: &str) -> Response {
-        if request.on_behalf.is_some() {
-            return respond::internal(error);
-        }
-        let IncomingRequest { method, uri, .. } = request;
-        let challenge = self.challenge(&error);
-        (self.client_kind.error_response)(
-            &error,
-            &RejectedRequest {
-                method,
-                uri,
-                request_id,
-                operation: self.endpoint.id,
-                challenge: challenge.as_deref(),
-            },
-        )
-    }
-}
-
-/// A request as received.
-pub(super) struct IncomingRequest {
-    /// Address of the peer of the connection.
-    pub(super) socket: IpAddr,
-    pub(super) method: Method,
-    pub(super) uri: Uri,
-    pub(super) headers: HeaderMap,
-    pub(super) body: RequestBody,
-    /// The caller, if another operation sends the request.
-    pub(super) on_behalf: Option<DelegatedCaller>,
-    /// The API, for handlers that call other operations.
-    pub(super) internal_api: Option<Api>,
-}
-
-/// Facts that the steps of a request collect for its headers, its log line and the audit log.
-#[derive(Default)]
-pub(super) struct RequestOutcome {
-    /// The state of the rate limit that counted the request.
-    pub(super) quota: Option<(Policy, Quotas)>,
-    /// Whether the rate limit rejected the request.
-    pub(super) limited: bool,
-    user: Option<Uuid>,
-    /// The target, if it is a project of the caller.
-    pub(super) project: Option<ProjectRef>,
-    /// The sufficient permissions, if the caller has none of them.
-    accepted: Option<AnyOf>,
-    /// Recorder for the audit log, if the request may change something.
-    recorder: Option<Arc<Recorder>>,
-}
-
 /// Serves one request.
 ///
 /// Borrows the request, and boxes the futures of rare steps: this future is created, moved and
@@ -194,8 +73,8 @@ pub(super) async fn serve(guarded: &GuardedEndpoint, request: &mut IncomingReque
     } = guarded;
     let started = context.clock.ticks();
     let request_id = RequestId::of(&request.headers, &context.entropy);
-    let peer = request.on_behalf.as_ref().map(|caller| caller.peer);
-    let peer = peer.unwrap_or_else(|| {
+    let delegated = request.on_behalf.as_ref().map(|caller| caller.peer);
+    let peer = delegated.or(request.forwarded).unwrap_or_else(|| {
         context
             .settings
             .transport
@@ -224,6 +103,13 @@ pub(super) async fn serve(guarded: &GuardedEndpoint, request: &mut IncomingReque
                 .await
     {
         tracing::error!(request_id = request_id.as_str(), operation = endpoint.id, %error, "audit log entry could not be written");
+    }
+
+    if outcome.is_forwarded {
+        let took_millis = context.clock.ticks() - started;
+        let metrics = &context.metrics;
+        metrics.observe(*operation, response.status(), took_millis);
+        return response;
     }
 
     // A request that failed before the rate limit is counted by address.
@@ -370,7 +256,22 @@ async fn admit(
     } else {
         started
     };
-    let (subject, standing) = count(guarded, &caller, target, now, outcome).await?;
+    let mut step = RateLimitStep {
+        guarded,
+        caller: &caller,
+        now,
+        outcome,
+    };
+    let resolved = resolve(&mut step, target).await?;
+    if let Some(forwarder) = context.forwarder()
+        && let ResolvedTarget::Own(Subject::Project(project), _) = &resolved
+        && let Some(response) =
+            Box::pin(forward(forwarder, project, request, peer, request_id)).await?
+    {
+        outcome.is_forwarded = true;
+        return Ok(response);
+    }
+    let (subject, standing) = count(&mut step, resolved).await?;
     // The body of an unauthenticated or unrelated caller is not read.
     if caller.user().is_some()
         && standing != CallerRelation::NotMember
@@ -430,7 +331,8 @@ async fn admit(
         subject: &subject,
         standing,
         recorder: outcome.recorder.as_ref(),
-        endpoint,
+        template: endpoint.path,
+        operation: endpoint.id,
         request_id: request_id.as_str(),
     })
     .await
@@ -524,39 +426,99 @@ async fn read_target(
     }
 }
 
-/// Resolves the target and the caller's relation to it, and takes from the rate limit.
+/// The target of a request, as far as the caller may know it.
+enum ResolvedTarget {
+    /// The caller's account.
+    Account,
+    /// An organization or project of the caller.
+    Own(Subject, EffectiveRoles),
+    /// A name that is not the caller's, or that does not exist.
+    Unresolved,
+}
+
+/// Resolves the target of a request.
 ///
-/// A name that is not cached is looked up first. The request is then counted for the caller's own
-/// project or organization, or in one shared counter for all names that are not the caller's.
-/// Lookups of such names are limited per identifier. So requests cannot create unbounded counters
-/// or queries, and a counter does not reveal which names exist.
-async fn count(
-    guarded: &GuardedEndpoint,
-    caller: &Caller,
+/// A name that is not cached is looked up. Lookups of names that are not the caller's are limited
+/// per identifier, so requests cannot create unbounded queries.
+async fn resolve(
+    step: &mut RateLimitStep<'_>,
     target: RequestTarget,
-    now: Ticks,
-    outcome: &mut RequestOutcome,
-) -> Result<(Subject, CallerRelation), Error> {
-    let context = &guarded.context;
-    let mut step = RateLimitStep {
-        guarded,
-        caller,
-        now,
-        outcome,
-    };
+) -> Result<ResolvedTarget, Error> {
     if matches!(target, RequestTarget::Account) {
-        step.take_own(&Subject::Account).await?;
-        return Ok((Subject::Account, CallerRelation::Account));
+        return Ok(ResolvedTarget::Account);
     }
-    let own = caller.user().zip(target.reference());
-    if let Some((subject, held)) = own
-        .as_ref()
-        .and_then(|(user, reference)| context.directory.resolve_cached(user, reference, now))
-    {
-        step.take_own(&subject).await?;
-        return Ok((subject, CallerRelation::Member(held)));
+    let caller = step.caller;
+    let Some((user, name)) = caller.user().zip(target.reference()) else {
+        // The caller is unauthenticated, or the target is invalid.
+        return Ok(ResolvedTarget::Unresolved);
+    };
+    let directory = &step.guarded.context.directory;
+    let found = match directory.resolve_cached(user, &name, step.now) {
+        Some(found) => Some(found),
+        None => Box::pin(step.find(user, &name)).await?,
+    };
+    Ok(
+        found.map_or(ResolvedTarget::Unresolved, |(subject, roles)| {
+            ResolvedTarget::Own(subject, roles)
+        }),
+    )
+}
+
+/// Takes from the rate limit: for the caller's account, project or organization, or in one shared
+/// counter for all names that are not the caller's. So requests cannot create unbounded counters,
+/// and a counter does not reveal which names exist.
+async fn count(
+    step: &mut RateLimitStep<'_>,
+    target: ResolvedTarget,
+) -> Result<(Subject, CallerRelation), Error> {
+    match target {
+        ResolvedTarget::Account => {
+            step.take_own(&Subject::Account).await?;
+            Ok((Subject::Account, CallerRelation::Account))
+        }
+        ResolvedTarget::Own(subject, roles) => {
+            step.take_own(&subject).await?;
+            Ok((subject, CallerRelation::Member(roles)))
+        }
+        ResolvedTarget::Unresolved => {
+            step.take(CounterScope::Unresolved, PolicyContext::default())
+                .await?;
+            Ok((Subject::Account, CallerRelation::NotMember))
+        }
     }
-    Box::pin(step.look_up(own)).await
+}
+
+/// Passes a request on to the server that holds its project. Returns `None` if this server is to
+/// answer: it holds the project, or the other server cannot be reached.
+async fn forward(
+    forwarder: &dyn RequestForwarder,
+    project: &Project,
+    request: &mut IncomingRequest,
+    peer: Peer,
+    request_id: &RequestId,
+) -> Result<Option<Response>, Error> {
+    // A request is passed on once. One of another operation runs where that runs.
+    if request.forwarded.is_some() || request.on_behalf.is_some() {
+        return Ok(None);
+    }
+    let Some(server) = forwarder.server_of(project).await else {
+        return Ok(None);
+    };
+    let mut forwarded = Request::new(std::mem::take(&mut request.body).into_body());
+    request.method.clone_into(forwarded.method_mut());
+    request.uri.clone_into(forwarded.uri_mut());
+    request.headers.clone_into(forwarded.headers_mut());
+    let id = HeaderValue::try_from(request_id.as_str());
+    let id = id.map(|id| (REQUEST_ID, id));
+    forwarded.headers_mut().extend(id);
+    match server.send(forwarded, peer).await {
+        Ok(response) => Ok(Some(response)),
+        Err(ForwardError::Unsent(body)) => {
+            request.body = RequestBody::Pending(body);
+            Ok(None)
+        }
+        Err(ForwardError::Failed(error)) => Err(error),
+    }
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {

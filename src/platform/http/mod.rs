@@ -5,16 +5,21 @@
 //! an [`Output`].
 
 pub mod body;
+mod call;
 pub mod client_credentials;
 pub mod client_kind;
 pub mod endpoint;
+pub mod forwarding;
 mod guard;
+mod guarded_endpoint;
 pub mod input;
 pub(crate) mod json;
 pub mod multipart;
 pub(crate) mod null_bytes;
 pub mod openapi;
+pub mod operation_doc;
 pub mod output;
+pub mod path_template;
 mod query;
 mod rate_limit_step;
 mod request_body;
@@ -27,9 +32,10 @@ mod standard_headers;
 pub mod transport;
 
 pub use body::{Body, Response};
+pub use call::{Call, Input};
 pub use endpoint::{Endpoint, Tag, Verb, mount};
-pub use guard::RESOURCE_METADATA;
-pub use input::{Call, Input, Json, PathId, Query};
+pub use guarded_endpoint::RESOURCE_METADATA;
+pub use input::{Json, PathId, Query};
 pub use output::Output;
 pub use router::Api;
 pub use transport::{Peer, Transport};

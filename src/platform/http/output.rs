@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{
     body::{Body, Response},
     input::Json,
-    openapi::OperationDoc,
+    operation_doc::OperationDoc,
 };
 use crate::platform::error::{Context, Error};
 

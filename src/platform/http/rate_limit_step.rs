@@ -3,9 +3,9 @@
 use futures_util::{FutureExt, future::OptionFuture};
 use gantry_base::clock::Ticks;
 
-use super::guard::{GuardedEndpoint, RequestOutcome};
+use super::guarded_endpoint::{GuardedEndpoint, RequestOutcome};
 use crate::platform::{
-    access::{Caller, CallerRelation, EffectiveRoles, ResourceName, Subject, User},
+    access::{Caller, EffectiveRoles, ResourceName, Subject, User},
     error::Error,
     rate_limits::{CounterKey, CounterScope, Identifier, LimitKey, PolicyContext, Quotas},
 };
@@ -19,28 +19,9 @@ pub(super) struct RateLimitStep<'a> {
 }
 
 impl RateLimitStep<'_> {
-    /// Resolves and counts a target that is not cached as the caller's.
-    pub(super) async fn look_up(
-        &mut self,
-        own: Option<(&User, ResourceName)>,
-    ) -> Result<(Subject, CallerRelation), Error> {
-        let found = match &own {
-            Some((user, reference)) => self.find(user, reference).await?,
-            // The caller is unauthenticated, or the target is invalid.
-            None => None,
-        };
-        let Some((subject, held)) = found else {
-            self.take(CounterScope::Unresolved, PolicyContext::default())
-                .await?;
-            return Ok((Subject::Account, CallerRelation::NotMember));
-        };
-        self.take_own(&subject).await?;
-        Ok((subject, CallerRelation::Member(held)))
-    }
-
     /// Resolves a reference to a project or organization of the caller: from the cache, or by a
     /// query within the limit on lookups.
-    async fn find(
+    pub(super) async fn find(
         &mut self,
         user: &User,
         reference: &ResourceName,
@@ -115,7 +96,7 @@ impl RateLimitStep<'_> {
     }
 
     /// Takes one request from the counter of this scope.
-    fn take(
+    pub(super) fn take(
         &mut self,
         scope: CounterScope,
         place: PolicyContext,

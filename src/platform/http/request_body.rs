@@ -33,6 +33,14 @@ impl RequestBody {
         Ok(bytes)
     }
 
+    /// Returns the body, read or not.
+    pub(super) fn into_body(self) -> Body {
+        match self {
+            Self::Pending(body) => body,
+            Self::Read(bytes) => Body::from(bytes),
+        }
+    }
+
     /// Returns the bytes if the body was read, else an empty slice.
     pub(super) fn as_read(&self) -> &[u8] {
         match self {

@@ -4,7 +4,7 @@ use gantry_base::ids::{OrgSlug, ProjectRef};
 
 use super::{
     endpoint::Endpoint,
-    router::{place, segment},
+    path_template::{place, segment},
 };
 use crate::platform::{
     access::{BranchKey, ResourceName},
@@ -40,11 +40,11 @@ impl TargetLocation {
     pub(super) fn of(endpoint: &Endpoint) -> Self {
         match endpoint.limit.key {
             LimitKey::Path => {
-                if let Some(index) = place(endpoint, "ref") {
+                if let Some(index) = place(endpoint.path, "ref") {
                     Self::Project(index)
-                } else if let Some(index) = place(endpoint, "branch_id_or_ref") {
+                } else if let Some(index) = place(endpoint.path, "branch_id_or_ref") {
                     Self::Branch(index)
-                } else if let Some(index) = place(endpoint, "slug") {
+                } else if let Some(index) = place(endpoint.path, "slug") {
                     Self::Organization(index)
                 } else {
                     Self::None

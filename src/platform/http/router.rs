@@ -1,7 +1,6 @@
 //! The routes of all endpoints. All paths of an operation share one guarded handler.
 
 use std::{
-    any::Any,
     collections::BTreeMap,
     convert::Infallible,
     future::Future,
@@ -11,64 +10,26 @@ use std::{
     task::{Context, Poll},
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
+use http::{HeaderMap, HeaderName, Method, Request, header, request::Parts};
 use hyper::body::Body as HttpBody;
 use tower::Service;
 
 use super::{
     body::{Body, BodyError, Response},
-    client_kind::{ClientKind, DelegatedCaller, InternalClient},
+    call::IncomingRequest,
+    client_kind::{ClientKind, DelegatedCaller, InternalApi},
     endpoint::{Endpoint, Verb},
-    guard,
-    guard::{GuardedEndpoint, IncomingRequest, PROGRAMS},
+    guard::{self, PROGRAMS},
+    guarded_endpoint::{GuardedEndpoint, State},
     request_body::RequestBody,
     server,
-    standard_headers::REQUEST_ID,
+    transport::Peer,
 };
-use crate::platform::{
-    context::PlatformContext,
-    error::{CredentialProblem, Error},
-};
+use crate::platform::context::PlatformContext;
 
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
-
-/// Returns the names of the `{placeholders}` of a path.
-pub fn placeholders(path: &'static str) -> impl Iterator<Item = &'static str> {
-    path.split('/')
-        .filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
-}
-
-/// Returns the segment of `path` at the placeholder `{name}`. All paths of an operation have the
-/// placeholder at the same index, which a test checks.
-pub(super) fn placeholder<'a>(endpoint: &Endpoint, path: &'a str, name: &str) -> Option<&'a str> {
-    segment(path, place(endpoint, name)?)
-}
-
-/// Returns the index of the path segment `{name}`.
-pub(super) fn place(endpoint: &Endpoint, name: &str) -> Option<usize> {
-    endpoint.path.split('/').position(|segment: &str| {
-        segment
-            .strip_prefix('{')
-            .and_then(|inner| inner.strip_suffix('}'))
-            == Some(name)
-    })
-}
-
-/// Returns the segment at an index. Searches bytes: `split` is slower on short texts.
-pub(super) fn segment(path: &str, place: usize) -> Option<&str> {
-    let mut slashes = path
-        .bytes()
-        .enumerate()
-        .filter(|(_, byte)| *byte == b'/')
-        .map(|(at, _)| at);
-    let start = if place == 0 {
-        0
-    } else {
-        slashes.nth(place - 1)? + 1
-    };
-    path.get(start..slashes.next().unwrap_or(path.len()))
-}
 
 /// Returns the operation of a method and path, by the rules of [`Api`].
 pub(super) fn find(
@@ -132,9 +93,6 @@ struct Routes {
     unknown_page: Arc<GuardedEndpoint>,
 }
 
-/// State of the wing that declares the operations. Handlers access it by its type.
-pub(super) type State = Arc<dyn Any + Send + Sync>;
-
 /// The endpoints for one kind of client.
 pub struct EndpointSet<'a> {
     /// The kind of client.
@@ -169,17 +127,22 @@ impl Api {
         }
     }
 
-    /// Serves a request, for a delegated caller if another operation sends it.
+    /// Serves a request: of a delegated caller if another operation sends it, or of a client of
+    /// another server that passed it on.
     fn serve(
         &self,
         request: Request<Body>,
         on_behalf: Option<DelegatedCaller>,
+        forwarded: Option<Peer>,
     ) -> impl Future<Output = Response> + Send + use<> {
         let guarded = self
             .routes
             .find(request.method(), request.uri().path(), request.headers())
             .clone();
-        let internal_api = guarded.calls_operations().then(|| self.clone());
+        let internal_api = guarded.calls_operations().then(|| {
+            let api: Arc<dyn InternalApi> = Arc::new(self.clone());
+            api
+        });
         let (
             Parts {
                 method,
@@ -197,6 +160,7 @@ impl Api {
             headers,
             body: RequestBody::Pending(body),
             on_behalf,
+            forwarded,
             internal_api,
         };
         async move {
@@ -221,7 +185,16 @@ impl Api {
     /// Returns the service of one connection.
     pub fn connection(&self, client: SocketAddr) -> impl server::Service + use<> {
         let api = self.for_client(client.ip());
-        server::service(move |request| api.serve(request.map(Body::new), None))
+        server::service(move |request| api.serve(request.map(Body::new), None, None))
+    }
+
+    /// Serves a request that another server passed on for its client.
+    pub fn serve_forwarded(
+        &self,
+        request: Request<Body>,
+        client: Peer,
+    ) -> impl Future<Output = Response> + Send + use<> {
+        self.serve(request, None, Some(client))
     }
 }
 
@@ -329,31 +302,15 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let answer = self.serve(request.map(Body::new), None);
+        let answer = self.serve(request.map(Body::new), None, None);
         Box::pin(async move { Ok(answer.await) })
     }
 }
 
-impl InternalClient {
-    /// Calls another operation and returns its response, or its error before it was rendered.
-    pub async fn send(&self, mut request: Request<Body>) -> Result<Response, Error> {
-        // Without a delegated caller, the request would be authenticated as one from this machine.
-        let Some(caller) = &self.on_behalf else {
-            return Err(Error::Unauthenticated(CredentialProblem::Missing));
-        };
-        // Log entries of both operations have one request id.
-        request
-            .headers_mut()
-            .extend(HeaderValue::try_from(&*self.request_id).map(|id| (REQUEST_ID, id)));
-        let mut response = self.api.serve(request, Some(caller.clone())).await;
-        match response
-            .extensions_mut()
-            .remove::<Arc<Error>>()
-            .and_then(Arc::into_inner)
-        {
-            Some(error) => Err(error),
-            None => Ok(response),
-        }
+#[async_trait]
+impl InternalApi for Api {
+    async fn respond(&self, request: Request<Body>, caller: DelegatedCaller) -> Response {
+        self.serve(request, Some(caller), None).await
     }
 }
 

@@ -5,17 +5,18 @@ use std::{io, sync::Arc, time::Duration};
 use bytes::Bytes;
 use gantry_base::{
     clock::{Clock, Entropy},
-    net::outbound::{OutboundPolicy, OutboundResolver, system_roots},
+    net::{
+        http_client::{HttpClient, HttpClientOptions},
+        outbound::OutboundPolicy,
+        tls_client,
+    },
+    repeat::Backoff,
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{HeaderMap, Method, Request, StatusCode, header};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
+use hyper_util::client::legacy;
 use rustls::{
-    ClientConfig, RootCertStore,
+    RootCertStore,
     pki_types::{CertificateDer, pem::PemObject},
 };
 use secrecy::ExposeSecret;
@@ -36,8 +37,6 @@ const RETRY_WINDOW_MAX: u64 = 10_000;
 /// Assumed minimum transfer rate of bodies, in bytes per second. Extends the timeout of large
 /// bodies.
 const TRANSFER_RATE_MIN: u64 = 1 << 20;
-/// Lifetime of an idle connection.
-const IDLE: Duration = Duration::from_secs(15);
 
 /// Timeouts and retry delays.
 #[derive(Debug, Clone, Copy)]
@@ -99,11 +98,9 @@ enum AttemptError {
     Closed,
 }
 
-type Http = legacy::Client<HttpsConnector<HttpConnector<OutboundResolver>>, Full<Bytes>>;
-
 pub(super) struct Client {
     pub(super) place: Place,
-    http: Http,
+    http: HttpClient,
     timeouts: RequestTimeouts,
     room: Arc<Semaphore>,
     clock: Clock,
@@ -122,18 +119,13 @@ impl Client {
         timeouts: RequestTimeouts,
         policy: &OutboundPolicy,
     ) -> io::Result<Self> {
-        let mut connector = policy.connector();
-        connector.set_connect_timeout(Some(timeouts.connect));
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(&place)?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
-        let http = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(REQUESTS_MAX)
-            .pool_idle_timeout(IDLE)
-            .build(connector);
+        let options = HttpClientOptions {
+            connect_timeout: timeouts.connect,
+            idle_connections_max: REQUESTS_MAX,
+            roots: roots(&place)?,
+            ..HttpClientOptions::default()
+        };
+        let http = HttpClient::with_options(policy, options);
         let room = Arc::new(Semaphore::new(REQUESTS_MAX));
         Ok(Self {
             place,
@@ -150,7 +142,7 @@ impl Client {
     /// can be repeated after its response was lost.
     pub(super) async fn send(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
         let begun = self.clock.ticks();
-        let mut pause = self.timeouts.pause;
+        let backoff = Backoff::new(self.timeouts.pause, Duration::MAX);
         for attempt in 1.. {
             let failure = match self.attempt(ask).await {
                 Ok(answer) if answer.status.is_success() => return Ok(answer),
@@ -175,10 +167,8 @@ impl Client {
                 return Err(failure);
             }
             tracing::debug!(%failure, attempt, "retrying a request to the object store");
-            // Random jitter of up to half the delay, so that clients do not retry at the same time.
-            let chance = f64::from(self.entropy.bytes::<1>()[0]) / 512.0;
-            tokio::time::sleep(pause.mul_f64(0.5 + chance)).await;
-            pause *= 2;
+            let random = self.entropy.bytes::<1>()[0];
+            tokio::time::sleep(backoff.pause_with_jitter(attempt, random)).await;
         }
         Err(Failure::new(Kind::Away, "nothing was asked"))
     }
@@ -275,11 +265,7 @@ impl Client {
         let mut request = Request::builder()
             .method(&ask.method)
             .uri(format!("{}://{host}{path}{question}", endpoint.scheme()))
-            .header(header::AUTHORIZATION, authorization)
-            .header(
-                header::USER_AGENT,
-                concat!("gantry/", env!("CARGO_PKG_VERSION")),
-            );
+            .header(header::AUTHORIZATION, authorization);
         for (name, value) in headers {
             request = request.header(name, value);
         }
@@ -289,7 +275,7 @@ impl Client {
 
 /// Sends one request and reads the whole response.
 async fn exchange(
-    http: &Http,
+    http: &HttpClient,
     request: Request<Full<Bytes>>,
     minimum: Duration,
     answer_max: u64,
@@ -319,30 +305,26 @@ async fn exchange(
 }
 
 /// Returns the trusted certificate authorities: those of the system, and the configured one.
-fn tls(place: &Place) -> io::Result<ClientConfig> {
-    let mut roots = RootCertStore::clone(&system_roots());
-    if let Some(file) = &place.root {
-        let unreadable = |error: &dyn std::fmt::Display| {
-            io::Error::other(format!("cannot read {}: {error}", file.display()))
-        };
-        for certificate in
-            CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))?
-        {
-            let certificate = certificate.map_err(|error| unreadable(&error))?;
-            roots.add(certificate).map_err(|error| unreadable(&error))?;
-        }
+fn roots(place: &Place) -> io::Result<Arc<RootCertStore>> {
+    let system = tls_client::system_roots();
+    let Some(file) = &place.root else {
+        return Ok(system);
+    };
+    let unreadable = |error: &dyn std::fmt::Display| {
+        io::Error::other(format!("cannot read {}: {error}", file.display()))
+    };
+    let mut roots = RootCertStore::clone(&system);
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))? {
+        let certificate = certificate.map_err(|error| unreadable(&error))?;
+        roots.add(certificate).map_err(|error| unreadable(&error))?;
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    Ok(Arc::new(roots))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::object_store::Credentials;
+    use crate::platform::object_store::sign::Credentials;
 
     fn client(endpoint: &str, style: Style) -> Client {
         let place = Place {

@@ -5,8 +5,10 @@ use std::fmt::{self, Write as _};
 use gantry_logs::object_store;
 use hyper::{HeaderMap, StatusCode};
 
-use crate::platform::object_store::{STORE, listing, options::Place};
+use super::{listing, options::Place};
 
+/// Name of this store in errors.
+pub(super) const STORE: &str = "S3";
 /// Maximum number of characters quoted from an error message of the store.
 const WORDS_MAX: usize = 200;
 
@@ -208,7 +210,7 @@ fn words(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::object_store::{Credentials, Style};
+    use crate::platform::object_store::{options::Style, sign::Credentials};
 
     fn place() -> Place {
         Place {

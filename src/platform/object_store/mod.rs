@@ -35,12 +35,10 @@ pub use self::{
 };
 use self::{
     client::{Answer, Ask, Client},
-    failure::Kind,
+    failure::{Kind, STORE},
     listing::{Object, Page},
 };
 
-/// Name of this store in errors.
-const STORE: &str = "S3";
 /// Maximum size of an object. Log files are far smaller.
 const OBJECT_BYTES_MAX: u64 = 256 << 20;
 /// Maximum size of a listing page, which has at most a thousand keys.
@@ -101,8 +99,7 @@ impl S3 {
         Self::restricted(place, clock, entropy, patience, &policy)
     }
 
-    /// As [`Self::new`], with connections to permitted addresses only. An endpoint that is an IP
-    /// address is checked by the caller.
+    /// As [`Self::new`], with connections to permitted addresses only.
     pub fn restricted(
         place: Place,
         clock: Clock,

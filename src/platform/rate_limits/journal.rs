@@ -33,10 +33,10 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::{
-    CounterKey, CounterRecord, LimitDecision, Memory, WINDOWS_MAX, Window,
-    memory::{Seed, allotment},
-    snapshot,
-    snapshot::{USED_BITS, kind_byte, kind_of},
+    counter::{CounterKey, LimitDecision},
+    memory::{CounterRecord, Memory, Seed, allotment},
+    snapshot::{self, USED_BITS, kind_byte, kind_of},
+    window::{WINDOWS_MAX, Window},
 };
 
 const MAGIC: [u8; 8] = *b"gantryla";

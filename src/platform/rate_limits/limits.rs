@@ -9,8 +9,13 @@ use futures_util::future::{BoxFuture, Either};
 use gantry_base::clock::Ticks;
 
 use super::{
-    CounterKey, CounterScope, Identifier, Journal, LOOK_UPS, Limit, LimitDecision, Memory,
-    Policies, Policy, PolicyContext, Quotas, Shared, Window, overrides::OverrideChanges,
+    counter::{CounterKey, CounterScope, Identifier, LimitDecision, Quotas},
+    journal::Journal,
+    memory::Memory,
+    policy::OverrideChanges,
+    policy::{Policies, Policy, PolicyContext},
+    shared::Shared,
+    window::{LOOK_UPS, Limit, Window},
 };
 
 /// A decision that is either ready or waits for the shared store.

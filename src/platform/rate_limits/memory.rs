@@ -30,7 +30,10 @@ use self::{
     shard::{Shard, lines_for},
     state::State,
 };
-use super::{CounterKey, Identifier, LimitDecision, Quotas, WINDOWS_MAX, Window};
+use super::{
+    counter::{CounterKey, Identifier, LimitDecision, Quotas},
+    window::{WINDOWS_MAX, Window},
+};
 
 pub(super) use name::Seed;
 pub(super) use state::allotment;

@@ -7,11 +7,11 @@ use chrono::{DateTime, Utc};
 use gantry_base::ids::{OrgSlug, OrganizationId};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::timeout};
+use tokio::time::timeout;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Policies, policy::OverrideKey};
+use super::policy::{OverrideKey, Policies};
 use crate::platform::{
     access::organization_by_slug,
     audit::Recorder,
@@ -225,17 +225,6 @@ async fn organization(db: &Db, target: &OverrideTarget) -> Result<Option<i64>, E
     match &target.organization {
         Some(slug) => Ok(Some(organization_by_slug(db, slug).await?.0)),
         None => Ok(None),
-    }
-}
-
-/// Wakes [`run`] after a change.
-#[derive(Debug, Default)]
-pub struct OverrideChanges(Notify);
-
-impl OverrideChanges {
-    /// Requests a reload.
-    pub fn wake(&self) {
-        self.0.notify_one();
     }
 }
 

@@ -12,9 +12,10 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use gantry_base::ids::OrganizationId;
 use parking_lot::RwLock;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::{Limit, WINDOWS_MAX, Window};
+use super::window::{Limit, WINDOWS_MAX, Window};
 
 /// The windows that apply to a request, with the value of the `RateLimit-Policy` field.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,6 +221,17 @@ fn override_keys(operation: u16, context: PolicyContext) -> Vec<OverrideKey> {
 /// Returns the value, if there is one, and then the wildcard `None`.
 fn with_wildcard<T>(value: Option<T>) -> impl Iterator<Item = Option<T>> {
     value.map(Some).into_iter().chain([None])
+}
+
+/// Wakes the task that reads overrides after a change.
+#[derive(Debug, Default)]
+pub struct OverrideChanges(pub(super) Notify);
+
+impl OverrideChanges {
+    /// Requests a reload.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use tokio::{
 use tokio_postgres::{Client, Row, Statement};
 
 use super::{
-    WINDOWS_MAX, Window,
     store::{HeartbeatAnswer, LIVE, StoreAnswer, StoreError},
+    window::{WINDOWS_MAX, Window},
 };
 use crate::platform::{
     db::{self, Db},

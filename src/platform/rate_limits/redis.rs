@@ -20,8 +20,8 @@ use tokio::{
 };
 
 use super::{
-    WINDOWS_MAX, Window,
     store::{HeartbeatAnswer, LIVE, StoreAnswer, StoreError},
+    window::{WINDOWS_MAX, Window},
 };
 use crate::platform::error::{Context, Error};
 

@@ -11,7 +11,11 @@ use gantry_base::clock::Ticks;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use super::{CounterKey, LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, store::StoreAnswer};
+use super::{
+    counter::{CounterKey, LimitDecision, Quota, Quotas},
+    store::StoreAnswer,
+    window::{WINDOWS_MAX, Window},
+};
 
 /// Number of shards, each with a lock.
 const SHARDS: usize = 64;

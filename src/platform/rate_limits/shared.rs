@@ -12,11 +12,13 @@ use tokio::{
 };
 
 use super::{
-    CountedBy, CounterKey, LimitDecision, Memory, Quota, Quotas, Window, breaker,
-    breaker::{Breaker, BreakerChange},
+    breaker::{self, Breaker, BreakerChange},
+    counter::{CountedBy, CounterKey, LimitDecision, Quota, Quotas},
+    memory::Memory,
     refusal_cache::RefusalCache,
     store::{Store, StoreAnswer, StoreError, store_key},
     store_health::{HEARTBEAT_INTERVAL, LocalAdmission, StoreHealth, WAIT_MAX},
+    window::Window,
 };
 
 /// Minimum deadline of a read of many counters, which decides nothing.
@@ -31,7 +33,7 @@ const AGAIN_SECS: u32 = 1;
 ///
 /// During an outage of the store a request is refused, unless no other process can have admitted
 /// one in the same window, or this process may use its share.
-/// `docs/decisions/0072-exact-rate-limits-during-outages.md` has the reasons and the bounds.
+/// `docs/decisions/0072-rate-limit-counters.md` has the reasons and the bounds.
 pub struct Shared {
     core: Arc<Core>,
     /// Aborted when the counters are dropped.

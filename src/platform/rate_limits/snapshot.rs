@@ -24,7 +24,8 @@ use chrono::{DateTime, Utc};
 use gantry_base::clock::{Clock, Entropy};
 
 use super::{
-    CounterCapacity, CounterRecord, Kind, Memory, journal, journal::Journal, memory::Seed,
+    journal::{self, Journal},
+    memory::{CounterCapacity, CounterRecord, Kind, Memory, Seed},
 };
 
 /// Default interval of snapshots.

@@ -3,12 +3,13 @@
 use std::{fmt, fmt::Write, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
-
 use tokio::sync::watch;
 
 use super::{
-    CounterKey, CounterScope, Identifier, Quota, Quotas, WINDOWS_MAX, Window, postgres::Postgres,
+    counter::{CounterKey, CounterScope, Identifier, Quota, Quotas},
+    postgres::Postgres,
     redis::Redis,
+    window::{WINDOWS_MAX, Window},
 };
 use crate::platform::{db::Db, error::Error};
 

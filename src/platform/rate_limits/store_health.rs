@@ -9,7 +9,10 @@ use std::time::Duration;
 use gantry_base::clock::Ticks;
 use parking_lot::Mutex;
 
-use super::{WINDOWS_MAX, Window, store::HeartbeatAnswer};
+use super::{
+    store::HeartbeatAnswer,
+    window::{WINDOWS_MAX, Window},
+};
 
 /// Pause between heartbeats.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use gantry_base::ids::OrgSlug;
-use http::{Method, StatusCode};
+use http::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -14,16 +14,15 @@ use crate::{
         secrets::ApplicationSecret,
     },
     platform::{
-        access::{Access, OauthScope, Role},
+        access::{OauthScope, Role},
         error::Error,
-        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
+        http::{Call, Endpoint, Input, Verb, mount, operation_doc::OperationDoc},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
-        form::{NoFields, RowId},
+        form::{self, NoFields, RowId},
         labels::Timestamp,
-        organizations::OrganizationHeader,
-        page,
+        organizations::header::OrganizationHeader,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         path::PathOrganization,
         permissions::PermissionCheck,
     },
@@ -37,7 +36,6 @@ pub(in crate::web) static LIST: Endpoint = page(
     "Applications",
     Verb::Get,
     ALL,
-    Access::Caller,
     || mount(list),
 );
 pub(in crate::web) static NEW: Endpoint = page(
@@ -45,7 +43,6 @@ pub(in crate::web) static NEW: Endpoint = page(
     "Register an application",
     Verb::Get,
     "/organizations/{organization}/applications/new",
-    Access::Caller,
     || mount(new),
 );
 pub(in crate::web) static CREATE: Endpoint = page(
@@ -53,7 +50,6 @@ pub(in crate::web) static CREATE: Endpoint = page(
     "Register an application",
     Verb::Post,
     ALL,
-    Access::Caller,
     || mount(create),
 );
 pub(in crate::web) static SHOW: Endpoint = page(
@@ -61,7 +57,6 @@ pub(in crate::web) static SHOW: Endpoint = page(
     "Application",
     Verb::Get,
     ONE,
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static CHANGE: Endpoint = page(
@@ -69,7 +64,6 @@ pub(in crate::web) static CHANGE: Endpoint = page(
     "Change an application",
     Verb::Post,
     ONE,
-    Access::Caller,
     || mount(change),
 );
 pub(in crate::web) static ADD_SECRET: Endpoint = page(
@@ -77,7 +71,6 @@ pub(in crate::web) static ADD_SECRET: Endpoint = page(
     "Create a client secret",
     Verb::Post,
     "/organizations/{organization}/applications/{application}/secrets",
-    Access::Caller,
     || mount(add_secret),
 );
 pub(in crate::web) static REVOKE_SECRET: Endpoint = page(
@@ -85,7 +78,6 @@ pub(in crate::web) static REVOKE_SECRET: Endpoint = page(
     "Revoke a client secret",
     Verb::Post,
     "/organizations/{organization}/applications/{application}/secrets/revoke",
-    Access::Caller,
     || mount(revoke_secret),
 );
 pub(in crate::web) static CONFIRM_DELETE: Endpoint = page(
@@ -93,7 +85,6 @@ pub(in crate::web) static CONFIRM_DELETE: Endpoint = page(
     "Delete an application?",
     Verb::Get,
     "/organizations/{organization}/applications/{application}/delete",
-    Access::Caller,
     || mount(confirm_delete),
 );
 pub(in crate::web) static DELETE: Endpoint = page(
@@ -101,7 +92,6 @@ pub(in crate::web) static DELETE: Endpoint = page(
     "Delete an application",
     Verb::Post,
     "/organizations/{organization}/applications/{application}/delete",
-    Access::Caller,
     || mount(delete),
 );
 
@@ -297,11 +287,6 @@ async fn show_new(
     form: ApplicationForm,
     problem: Option<String>,
 ) -> Result<PageResponse, Error> {
-    let status = if problem.is_some() {
-        StatusCode::UNPROCESSABLE_ENTITY
-    } else {
-        StatusCode::OK
-    };
     let permission = visitor.check("POST", &path.list_operation()).await?;
     let page = Page {
         layout: visitor.layout(),
@@ -315,7 +300,7 @@ async fn show_new(
         secrets: Vec::new(),
         authorizations: 0,
     };
-    Ok(PageResponse::page(&page)?.status(status))
+    PageResponse::form(&page, page.problem.is_some())
 }
 
 async fn create(
@@ -327,7 +312,7 @@ async fn create(
     let mut body = form.body();
     body["public"] = form.public.into();
     match visitor
-        .call::<ApplicationView>(Method::POST, &path.list_operation(), Some(&body))
+        .post::<ApplicationView>(&path.list_operation(), &body)
         .await
     {
         Ok(created) => {
@@ -337,10 +322,7 @@ async fn create(
             };
             PageResponse::redirect(&path.page("?done=registered"))
         }
-        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
-            show_new(&visitor, path, form, Some(error.message().into_owned())).await
-        }
-        Err(other) => Err(other),
+        Err(error) => show_new(&visitor, path, form, Some(form::problem(error)?)).await,
     }
 }
 
@@ -363,11 +345,6 @@ async fn show_existing(
         used: secret.last_used_at.map(|at| Timestamp::new(at, now)),
         secret,
     };
-    let status = if problem.is_some() {
-        StatusCode::UNPROCESSABLE_ENTITY
-    } else {
-        StatusCode::OK
-    };
     let page = Page {
         layout: visitor.layout(),
         action: path.page(""),
@@ -380,7 +357,7 @@ async fn show_existing(
         authorizations: detail.authorizations,
         existing: Some(detail.application),
     };
-    Ok(PageResponse::page(&page)?.status(status))
+    PageResponse::form(&page, page.problem.is_some())
 }
 
 async fn change(
@@ -394,16 +371,10 @@ async fn change(
         .await
     {
         Ok(_) => PageResponse::redirect(&path.page("?done=changed")),
-        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
-            show_existing(
-                &visitor,
-                path,
-                Some(form),
-                Some(error.message().into_owned()),
-            )
-            .await
+        Err(error) => {
+            let problem = Some(form::problem(error)?);
+            show_existing(&visitor, path, Some(form), problem).await
         }
-        Err(other) => Err(other),
     }
 }
 
@@ -438,10 +409,7 @@ async fn add_secret(
                 back: path.page(""),
             })
         }
-        Err(Error::Rejected(text)) => {
-            show_existing(&visitor, path, None, Some(text.into_owned())).await
-        }
-        Err(other) => Err(other),
+        Err(error) => show_existing(&visitor, path, None, Some(form::problem(error)?)).await,
     }
 }
 
@@ -451,11 +419,7 @@ async fn revoke_secret(
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
     visitor
-        .call::<()>(
-            Method::DELETE,
-            &path.operation(&format!("/secrets/{}", row.id))?,
-            None,
-        )
+        .delete(&path.operation(&format!("/secrets/{}", row.id))?)
         .await?;
     PageResponse::redirect(&path.page("?done=secret"))
 }
@@ -489,9 +453,7 @@ async fn delete(
     _: SessionForm<NoFields>,
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
-    visitor
-        .call::<Value>(Method::DELETE, &path.operation("")?, None)
-        .await?;
+    visitor.delete(&path.operation("")?).await?;
     let list = ApplicationPath {
         application: None,
         ..path

@@ -21,16 +21,16 @@ use crate::{
     },
     platform::{
         access::{
-            Access, Role,
+            Role,
             sessions::{self, SessionSelection},
         },
         error::Error,
-        http::{Call, Endpoint, Input, Query, Verb, mount, openapi::OperationDoc},
+        http::{Call, Endpoint, Input, Query, Verb, mount, operation_doc::OperationDoc},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, cookie,
+        cookie,
         labels::Timestamp,
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page, public_page},
         redirect::sign_in_path,
         resources::{OrganizationProjects, organizations_with_projects},
     },
@@ -41,7 +41,6 @@ pub(in crate::web) static CONSENT: Endpoint = page(
     "Authorize an application?",
     Verb::Get,
     oauth::CONSENT_PAGE,
-    Access::Caller,
     || mount(show_request),
 );
 pub(in crate::web) static DECIDE: Endpoint = page(
@@ -49,7 +48,6 @@ pub(in crate::web) static DECIDE: Endpoint = page(
     "Authorize an application",
     Verb::Post,
     oauth::CONSENT_PAGE,
-    Access::Caller,
     || mount(decide),
 );
 pub(in crate::web) static SWITCH_ACCOUNT: Endpoint = page(
@@ -57,15 +55,13 @@ pub(in crate::web) static SWITCH_ACCOUNT: Endpoint = page(
     "Use another account for an application",
     Verb::Post,
     "/authorize/switch",
-    Access::Caller,
     || mount(switch_account),
 );
-pub(in crate::web) static PROBLEM: Endpoint = page(
+pub(in crate::web) static PROBLEM: Endpoint = public_page(
     "page-oauth-problem",
     "Invalid authorization request",
     Verb::Get,
     oauth::PROBLEM_PAGE,
-    Access::Public,
     || mount(problem),
 );
 
@@ -403,7 +399,7 @@ async fn decide(
         json!({"project_refs": projects})
     };
     let path = format!("/platform/organizations/{slug}/oauth/authorizations/{id}");
-    match visitor.call(Method::POST, &path, Some(&body)).await {
+    match visitor.post(&path, &body).await {
         Err(Error::Invalid { .. }) => {
             let problem = Some(if projects.is_empty() {
                 ConsentProblem::NoProject

@@ -2,22 +2,21 @@
 //! list and revoke.
 
 use askama::Template;
-use http::Method;
 use serde::Deserialize;
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::own_authorizations::Row;
 use crate::{
     api::oauth::grants::{Approver, Authorization, LIST_MAX, MemberAuthorization},
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, labels::pluralize,
-        organizations::OrganizationHeader, page, path::PathOrganization,
+        labels::pluralize,
+        organizations::header::OrganizationHeader,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathOrganization,
         permissions::PermissionCheck,
     },
 };
@@ -29,7 +28,6 @@ pub(in crate::web) static MEMBER_AUTHORIZATIONS: Endpoint = page(
     "Applications authorized by members",
     Verb::Get,
     PATH,
-    Access::Caller,
     || mount(list),
 );
 pub(in crate::web) static REVOKE_MEMBER_AUTHORIZATIONS: Endpoint = page(
@@ -37,7 +35,6 @@ pub(in crate::web) static REVOKE_MEMBER_AUTHORIZATIONS: Endpoint = page(
     "Revoke authorizations of members",
     Verb::Post,
     PATH,
-    Access::Caller,
     || mount(revoke),
 );
 
@@ -84,11 +81,7 @@ async fn list(
     let head = OrganizationHeader::load(&visitor, slug).await?;
     let path = format!("/v1/organizations/{}/oauth/authorizations", head.slug);
     let permission = visitor.check("GET", &path).await?;
-    let found: Vec<MemberAuthorization> = if permission.is_allowed() {
-        visitor.get(&path).await?
-    } else {
-        Vec::new()
-    };
+    let found: Vec<MemberAuthorization> = visitor.get_if(&permission, &path).await?;
     let now = visitor.context.clock.now();
     let is_truncated = i64::try_from(found.len()).is_ok_and(|found| found >= LIST_MAX);
     let mut groups: Vec<ApplicationGroup> = Vec::new();
@@ -133,16 +126,12 @@ async fn revoke(
     match (form.id, form.application) {
         (Some(id), None) => {
             visitor
-                .call::<()>(Method::DELETE, &format!("{base}/authorizations/{id}"), None)
+                .delete(&format!("{base}/authorizations/{id}"))
                 .await?;
         }
         (None, Some(id)) => {
             visitor
-                .call::<Value>(
-                    Method::DELETE,
-                    &format!("{base}/apps/{id}/authorizations"),
-                    None,
-                )
+                .delete(&format!("{base}/apps/{id}/authorizations"))
                 .await?;
         }
         _ => {

@@ -2,21 +2,18 @@
 
 use askama::Template;
 use chrono::{DateTime, Utc};
-use http::Method;
 
 use super::{scope_labels, scope_labels::ScopeLabel};
 use crate::{
     api::oauth::grants::Authorization,
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
         form::RowId,
         labels::{Timestamp, pluralize},
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
     },
 };
 
@@ -25,7 +22,6 @@ pub(in crate::web) static AUTHORIZATIONS: Endpoint = page(
     "Authorized applications",
     Verb::Get,
     "/account/applications",
-    Access::Caller,
     || mount(list),
 );
 pub(in crate::web) static REVOKE_AUTHORIZATION: Endpoint = page(
@@ -33,7 +29,6 @@ pub(in crate::web) static REVOKE_AUTHORIZATION: Endpoint = page(
     "Revoke an application",
     Verb::Post,
     "/account/applications/revoke",
-    Access::Caller,
     || mount(revoke),
 );
 
@@ -88,11 +83,7 @@ async fn revoke(
     SessionForm(row): SessionForm<RowId>,
 ) -> Result<PageResponse, Error> {
     visitor
-        .call::<()>(
-            Method::DELETE,
-            &format!("/v1/oauth/authorizations/{}", row.id),
-            None,
-        )
+        .delete(&format!("/v1/oauth/authorizations/{}", row.id))
         .await?;
     PageResponse::redirect("/account/applications?done=revoked")
 }

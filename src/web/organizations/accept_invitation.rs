@@ -3,19 +3,20 @@
 use askama::Template;
 use chrono::{DateTime, Utc};
 use gantry_base::ids::OrgSlug;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{RoleProject, role_label};
+use super::roles::{RoleProject, role_label};
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, form::NoFields, labels::Timestamp, page,
+        form::NoFields,
+        labels::Timestamp,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         path::PathInvitation,
     },
 };
@@ -26,7 +27,6 @@ pub(in crate::web) static INVITATION: Endpoint = page(
     "Invitation",
     Verb::Get,
     "/invitations/{invitation}",
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static ACCEPT_INVITATION: Endpoint = page(
@@ -34,7 +34,6 @@ pub(in crate::web) static ACCEPT_INVITATION: Endpoint = page(
     "Accept an invitation",
     Verb::Post,
     "/invitations/{invitation}",
-    Access::Caller,
     || mount(accept),
 );
 
@@ -68,11 +67,7 @@ async fn show(
 ) -> Result<PageResponse, Error> {
     let now = visitor.context.clock.now();
     let offer = match visitor
-        .call::<InvitationOffer>(
-            Method::POST,
-            "/v1/invitations/look",
-            Some(&json!({"token": token})),
-        )
+        .post::<InvitationOffer>("/v1/invitations/look", &json!({"token": token}))
         .await
     {
         Ok(offer) => {
@@ -106,11 +101,7 @@ async fn accept(
     PathInvitation(token): PathInvitation,
 ) -> Result<PageResponse, Error> {
     match visitor
-        .call::<AcceptedInvitation>(
-            Method::POST,
-            "/v1/invitations/accept",
-            Some(&json!({"token": token})),
-        )
+        .post::<AcceptedInvitation>("/v1/invitations/accept", &json!({"token": token}))
         .await
     {
         Ok(accepted) => PageResponse::redirect(&format!(

@@ -9,16 +9,20 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::OrganizationHeader;
+use super::header::OrganizationHeader;
 use crate::{
     api::endpoints,
     platform::{
-        access::Access,
         audit::{AuditEntry, read::EXPORT_MAX},
         error::{Context, Error},
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Layout, PageResponse, Visitor, labels::Timestamp, page, pages, path::PathOrganization},
+    web::{
+        labels::Timestamp,
+        page::{Layout, PageResponse, Visitor, page},
+        pages,
+        path::PathOrganization,
+    },
 };
 
 pub(in crate::web) static AUDIT_LOG: Endpoint = page(
@@ -26,7 +30,6 @@ pub(in crate::web) static AUDIT_LOG: Endpoint = page(
     "Audit log",
     Verb::Get,
     "/organizations/{organization}/audit",
-    Access::Caller,
     || mount(list),
 );
 pub(in crate::web) static EXPORT_AUDIT_LOG: Endpoint = page(
@@ -34,7 +37,6 @@ pub(in crate::web) static EXPORT_AUDIT_LOG: Endpoint = page(
     "Export the audit log",
     Verb::Get,
     "/organizations/{organization}/audit/export",
-    Access::Caller,
     || mount(export),
 );
 

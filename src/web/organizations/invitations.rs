@@ -3,22 +3,23 @@
 use askama::Template;
 use chrono::{DateTime, Utc};
 use gantry_base::ids::OrgSlug;
-use http::{Method, StatusCode};
+use http::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{OrganizationHeader, RoleOption, RoleProject, role_label, role_options};
+use super::{
+    header::OrganizationHeader,
+    roles::{RoleOption, RoleProject, role_label, role_options},
+};
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
         labels::Timestamp,
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         path::PathOrganization,
         permissions::PermissionCheck,
         resources::{self, ProjectEntry},
@@ -30,7 +31,6 @@ pub(in crate::web) static INVITATIONS: Endpoint = page(
     "Invitations",
     Verb::Get,
     "/organizations/{organization}/invitations",
-    Access::Caller,
     || mount(list),
 );
 pub(in crate::web) static INVITE: Endpoint = page(
@@ -38,7 +38,6 @@ pub(in crate::web) static INVITE: Endpoint = page(
     "Invite a member",
     Verb::Post,
     "/organizations/{organization}/invitations",
-    Access::Caller,
     || mount(invite),
 );
 pub(in crate::web) static REVOKE_INVITATION: Endpoint = page(
@@ -46,7 +45,6 @@ pub(in crate::web) static REVOKE_INVITATION: Endpoint = page(
     "Revoke an invitation",
     Verb::Post,
     "/organizations/{organization}/invitations/withdraw",
-    Access::Caller,
     || mount(revoke),
 );
 
@@ -138,20 +136,12 @@ async fn list(
     visitor: Visitor,
     PathOrganization(slug): PathOrganization,
 ) -> Result<PageResponse, Error> {
-    show(
-        &visitor,
-        slug,
-        StatusCode::OK,
-        InvitationForm::default(),
-        None,
-    )
-    .await
+    show(&visitor, slug, InvitationForm::default(), None).await
 }
 
 async fn show(
     visitor: &Visitor,
     slug: OrgSlug,
-    status: StatusCode,
     form: InvitationForm,
     problem: Option<String>,
 ) -> Result<PageResponse, Error> {
@@ -159,11 +149,7 @@ async fn show(
     let path = format!("/v1/organizations/{}/invitations", head.slug);
     let now = visitor.context.clock.now();
     let can_list = visitor.check("GET", &path).await?;
-    let invitations: Vec<OpenInvitation> = if can_list.is_allowed() {
-        visitor.get(&path).await?
-    } else {
-        Vec::new()
-    };
+    let invitations: Vec<OpenInvitation> = visitor.get_if(&can_list, &path).await?;
     let rows = invitations
         .into_iter()
         .map(|invitation| Row {
@@ -174,7 +160,7 @@ async fn show(
     let permission = visitor.check("POST", &operation(&head.slug)).await?;
     let projects = resources::organization_projects(visitor, &head.slug).await?;
     let layout = visitor.layout().at_path(&head.path("/invitations"));
-    let hidden = (!can_list.is_allowed()).then(|| can_list.reason().to_owned());
+    let hidden = can_list.refusal();
     let page = Page {
         layout,
         head,
@@ -186,7 +172,7 @@ async fn show(
         form,
         problem,
     };
-    Ok(PageResponse::page(&page)?.status(status))
+    PageResponse::form(&page, page.problem.is_some())
 }
 
 fn operation(slug: &OrgSlug) -> String {
@@ -227,21 +213,11 @@ async fn invite(
     PathOrganization(slug): PathOrganization,
 ) -> Result<PageResponse, Error> {
     let form = InvitationForm::parse(fields);
-    let created: CreatedInvitations = match visitor
-        .call(Method::POST, &operation(&slug), Some(&form.body()))
-        .await
-    {
+    let created: CreatedInvitations = match visitor.post(&operation(&slug), &form.body()).await {
         Ok(created) => created,
         Err(Error::Invalid { problem, .. } | Error::Rejected(problem)) => {
             let problem = Some(format!("The invitation could not be created: {problem}."));
-            return show(
-                &visitor,
-                slug,
-                StatusCode::UNPROCESSABLE_ENTITY,
-                form,
-                problem,
-            )
-            .await;
+            return show(&visitor, slug, form, problem).await;
         }
         Err(error) => return Err(error),
     };

@@ -2,22 +2,24 @@
 
 use askama::Template;
 use gantry_base::ids::OrgSlug;
-use http::{Method, StatusCode};
+use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{MemberEntry, MemberList, OrganizationHeader, RoleOption, role_options};
+use super::{
+    header::OrganizationHeader,
+    roles::{MemberEntry, MemberList, RoleOption, role_options},
+};
 use crate::{
     platform::{
-        access::{Access, Role},
+        access::Role,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
         form::NoFields,
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         path::{PathMember, PathOrganization},
         permissions::PermissionCheck,
         resources::{self, ProjectEntry},
@@ -29,7 +31,6 @@ pub(in crate::web) static MEMBER: Endpoint = page(
     "Member",
     Verb::Get,
     "/organizations/{organization}/members/{member}",
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static ASSIGN_ROLE: Endpoint = page(
@@ -37,7 +38,6 @@ pub(in crate::web) static ASSIGN_ROLE: Endpoint = page(
     "Change the role of a member",
     Verb::Post,
     "/organizations/{organization}/members/{member}/role",
-    Access::Caller,
     || mount(assign_role),
 );
 pub(in crate::web) static CONFIRM_REMOVE: Endpoint = page(
@@ -45,7 +45,6 @@ pub(in crate::web) static CONFIRM_REMOVE: Endpoint = page(
     "Remove a member?",
     Verb::Get,
     "/organizations/{organization}/members/{member}/remove",
-    Access::Caller,
     || mount(confirm_remove),
 );
 pub(in crate::web) static REMOVE: Endpoint = page(
@@ -53,7 +52,6 @@ pub(in crate::web) static REMOVE: Endpoint = page(
     "Remove a member",
     Verb::Post,
     "/organizations/{organization}/members/{member}/remove",
-    Access::Caller,
     || mount(remove),
 );
 
@@ -174,8 +172,8 @@ async fn assign_role(
         }
         Ok(_) => PageResponse::redirect(&format!("/organizations/{slug}/members/{id}?done=role")),
         Err(error) => {
-            let page = load_page(&visitor, slug, id, Some(rejection_message(error)?)).await?;
-            Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+            let problem = Some(rejection_message(error)?);
+            PageResponse::form(&load_page(&visitor, slug, id, problem).await?, true)
         }
     }
 }
@@ -223,16 +221,12 @@ async fn remove(
     PathOrganization(slug): PathOrganization,
     PathMember(id): PathMember,
 ) -> Result<PageResponse, Error> {
-    match visitor
-        .call::<Value>(Method::DELETE, &operation(&slug, id), None)
-        .await
-    {
-        Ok(_) if id == visitor.account.gotrue_id => PageResponse::redirect("/projects?done=left"),
-        Ok(_) => PageResponse::redirect(&format!("/organizations/{slug}?done=removed")),
+    match visitor.delete(&operation(&slug, id)).await {
+        Ok(()) if id == visitor.account.gotrue_id => PageResponse::redirect("/projects?done=left"),
+        Ok(()) => PageResponse::redirect(&format!("/organizations/{slug}?done=removed")),
         Err(error) => {
-            let page =
-                load_remove_page(&visitor, slug, id, Some(rejection_message(error)?)).await?;
-            Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+            let problem = Some(rejection_message(error)?);
+            PageResponse::form(&load_remove_page(&visitor, slug, id, problem).await?, true)
         }
     }
 }

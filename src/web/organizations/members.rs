@@ -5,15 +5,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{MemberEntry, MemberList, OrganizationHeader};
+use super::{
+    header::OrganizationHeader,
+    roles::{MemberEntry, MemberList},
+};
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{
-        Layout, PageResponse, Visitor, page, path::PathOrganization, permissions::PermissionCheck,
+        page::{Layout, PageResponse, Visitor, page},
+        path::PathOrganization,
+        permissions::PermissionCheck,
     },
 };
 
@@ -22,7 +26,6 @@ pub(in crate::web) static MEMBERS: Endpoint = page(
     "Members of an organization",
     Verb::Get,
     "/organizations/{organization}",
-    Access::Caller,
     || mount(members),
 );
 
@@ -91,7 +94,7 @@ async fn members(
             .map(|member| member.id);
         members = listed.data;
     }
-    let hidden = (!can_list.is_allowed()).then(|| can_list.reason().to_owned());
+    let hidden = can_list.refusal();
     PageResponse::page(&Page {
         layout: visitor.layout(),
         head,

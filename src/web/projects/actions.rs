@@ -7,15 +7,16 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{ProjectResponse, show};
+use super::{project::ProjectResponse, show};
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, form::NoFields, page, path::PathProject,
+        form::NoFields,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -26,14 +27,7 @@ const fn confirmation(
     path: &'static str,
     handler: fn() -> crate::platform::http::endpoint::MountedHandler,
 ) -> Endpoint {
-    page(
-        id,
-        "Confirm an action",
-        Verb::Get,
-        path,
-        Access::Caller,
-        handler,
-    )
+    page(id, "Confirm an action", Verb::Get, path, handler)
 }
 
 pub(in crate::web) static CONFIRM_PAUSE: Endpoint = confirmation(
@@ -56,7 +50,6 @@ pub(in crate::web) static PAUSE: Endpoint = page(
     "Pause a project",
     Verb::Post,
     "/projects/{project}/pause",
-    Access::Caller,
     || mount(pause),
 );
 pub(in crate::web) static RESTART: Endpoint = page(
@@ -64,7 +57,6 @@ pub(in crate::web) static RESTART: Endpoint = page(
     "Restart a project",
     Verb::Post,
     "/projects/{project}/restart",
-    Access::Caller,
     || mount(restart),
 );
 pub(in crate::web) static DELETE: Endpoint = page(
@@ -72,7 +64,6 @@ pub(in crate::web) static DELETE: Endpoint = page(
     "Delete a project",
     Verb::Post,
     "/projects/{project}/delete",
-    Access::Caller,
     || mount(delete),
 );
 pub(in crate::web) static RESTORE: Endpoint = page(
@@ -80,7 +71,6 @@ pub(in crate::web) static RESTORE: Endpoint = page(
     "Restore a project",
     Verb::Post,
     "/projects/{project}/restore",
-    Access::Caller,
     || mount(restore),
 );
 pub(in crate::web) static CANCEL: Endpoint = page(
@@ -88,7 +78,6 @@ pub(in crate::web) static CANCEL: Endpoint = page(
     "Cancel a restore",
     Verb::Post,
     "/projects/{project}/cancel",
-    Access::Caller,
     || mount(cancel),
 );
 
@@ -166,19 +155,14 @@ async fn show_confirmation(
         .check(action.method.as_str(), &operation_path(action, reference))
         .await?;
     let layout = visitor.layout().at_path(&format!("/projects/{reference}"));
-    let status = if wrong_name {
-        StatusCode::UNPROCESSABLE_ENTITY
-    } else {
-        StatusCode::OK
-    };
-    Ok(PageResponse::page(&ConfirmationPage {
+    let page = ConfirmationPage {
         layout,
         project,
         action,
         permission,
         wrong_name,
-    })?
-    .status(status))
+    };
+    PageResponse::form(&page, wrong_name)
 }
 
 async fn confirm_pause(

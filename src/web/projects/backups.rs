@@ -3,19 +3,21 @@
 use askama::Template;
 use chrono::{DateTime, Utc};
 use gantry_base::ids::ProjectRef;
-use http::{Method, StatusCode};
+use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, labels::Timestamp, page, path::PathProject,
+        form,
+        labels::Timestamp,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -25,7 +27,6 @@ pub(in crate::web) static BACKUPS: Endpoint = page(
     "Backups of a project",
     Verb::Get,
     "/projects/{project}/backups",
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static UPDATE_SCHEDULE: Endpoint = page(
@@ -33,7 +34,6 @@ pub(in crate::web) static UPDATE_SCHEDULE: Endpoint = page(
     "Change the time of the daily backup",
     Verb::Post,
     "/projects/{project}/backups/schedule",
-    Access::Caller,
     || mount(update_schedule),
 );
 
@@ -292,19 +292,6 @@ pub(super) async fn refused(
     moment: String,
     error: Error,
 ) -> Result<PageResponse, Error> {
-    let is_shown = matches!(
-        error,
-        Error::Invalid { .. }
-            | Error::Rejected(_)
-            | Error::Conflict(_)
-            | Error::Missing(_)
-            | Error::Unconfigured(_)
-            | Error::DatabaseUnreachable
-    );
-    if !is_shown {
-        return Err(error);
-    }
-    let problem = error.message().into_owned();
-    let page = load(visitor, reference, moment, Some(problem)).await?;
-    Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+    let problem = Some(form::problem(error)?);
+    PageResponse::form(&load(visitor, reference, moment, problem).await?, true)
 }

@@ -8,21 +8,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ProjectResponse,
     branches::{BranchEntry, RunEntry},
+    project::ProjectResponse,
 };
 use crate::{
-    data_plane::projects::Status,
+    control::projects::Status,
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
-        form::NoFields,
+        form::{self, NoFields},
         labels::Timestamp,
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         path::{PathBranch, PathProject},
         permissions::PermissionCheck,
     },
@@ -33,7 +31,6 @@ pub(in crate::web) static BRANCH: Endpoint = page(
     "A branch of a project",
     Verb::Get,
     "/projects/{project}/branches/{branch}",
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static CONFIRM_MERGE: Endpoint = page(
@@ -41,7 +38,6 @@ pub(in crate::web) static CONFIRM_MERGE: Endpoint = page(
     "Confirm a merge",
     Verb::Get,
     "/projects/{project}/branches/{branch}/merge",
-    Access::Caller,
     || mount(confirm_merge),
 );
 pub(in crate::web) static MERGE: Endpoint = page(
@@ -49,7 +45,6 @@ pub(in crate::web) static MERGE: Endpoint = page(
     "Merge a branch",
     Verb::Post,
     "/projects/{project}/branches/{branch}/merge",
-    Access::Caller,
     || mount(merge),
 );
 
@@ -241,20 +236,17 @@ async fn merge(
     PathBranch(branch): PathBranch,
 ) -> Result<PageResponse, Error> {
     let path = format!("/v1/branches/{branch}/merge");
-    let begun = visitor
-        .call::<Value>(Method::POST, &path, Some(&json!({})))
-        .await;
+    let begun = visitor.post::<Value>(&path, &json!({})).await;
     match begun {
         Ok(_) => PageResponse::redirect(&format!(
             "/projects/{reference}/branches/{branch}?done=merge"
         )),
-        Err(error @ (Error::Conflict(_) | Error::Rejected(_) | Error::DatabaseUnreachable)) => {
+        Err(error) => {
             let page = MergePage {
-                problem: Some(error.message().into_owned()),
+                problem: Some(form::problem(error)?),
                 ..load_merge(&visitor, &reference, &branch).await?
             };
             Ok(PageResponse::page(&page)?.status(StatusCode::CONFLICT))
         }
-        Err(error) => Err(error),
     }
 }

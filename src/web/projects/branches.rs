@@ -5,19 +5,17 @@ use chrono::{DateTime, Utc};
 use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     api::branches::{BranchStatus, runs::StepStatus},
-    data_plane::projects::Status,
+    control::projects::Status,
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, Visitor,
         labels::{self, Timestamp},
-        page,
+        page::{Layout, PageResponse, Visitor, page},
         path::PathProject,
         permissions::PermissionCheck,
     },
@@ -28,7 +26,6 @@ pub(in crate::web) static BRANCHES: Endpoint = page(
     "Branches of a project",
     Verb::Get,
     "/projects/{project}/branches",
-    Access::Caller,
     || mount(list),
 );
 

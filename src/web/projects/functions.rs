@@ -5,15 +5,16 @@ use chrono::{DateTime, Utc};
 use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
-use super::{ProjectResponse, show::unless_rejected};
+use super::project::{ProjectResponse, unless_rejected};
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, Visitor, labels::Timestamp, page, path::PathProject,
+        labels::Timestamp,
+        page::{Layout, PageResponse, Visitor, page},
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -23,7 +24,6 @@ pub(in crate::web) static FUNCTIONS: Endpoint = page(
     "Functions of a project",
     Verb::Get,
     "/projects/{project}/functions",
-    Access::Caller,
     || mount(list),
 );
 
@@ -113,16 +113,8 @@ async fn list(
     let at = |rest: &str| format!("/v1/projects/{reference}/{rest}");
     let can_list = visitor.check("GET", &at("functions")).await?;
     let can_list_secrets = visitor.check("GET", &at("secrets")).await?;
-    let functions: Vec<FunctionEntry> = if can_list.is_allowed() {
-        visitor.get(&at("functions")).await?
-    } else {
-        Vec::new()
-    };
-    let mut secrets: Vec<SecretEntry> = if can_list_secrets.is_allowed() {
-        visitor.get(&at("secrets")).await?
-    } else {
-        Vec::new()
-    };
+    let functions: Vec<FunctionEntry> = visitor.get_if(&can_list, &at("functions")).await?;
+    let mut secrets: Vec<SecretEntry> = visitor.get_if(&can_list_secrets, &at("secrets")).await?;
     // Variables of the platform, which cannot be changed, have no time of a change.
     secrets.retain(|secret| secret.updated_at.is_some());
     let now = visitor.context.clock.now();

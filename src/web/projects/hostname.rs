@@ -3,14 +3,16 @@
 use askama::Template;
 use serde::Deserialize;
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
-    web::{Layout, PageResponse, Visitor, page, path::PathProject},
+    web::{
+        page::{Layout, PageResponse, Visitor, page},
+        path::PathProject,
+    },
 };
 
 pub(in crate::web) static HOSTNAME: Endpoint = page(
@@ -18,7 +20,6 @@ pub(in crate::web) static HOSTNAME: Endpoint = page(
     "Custom hostname of a project",
     Verb::Get,
     "/projects/{project}/hostname",
-    Access::Caller,
     || mount(show),
 );
 

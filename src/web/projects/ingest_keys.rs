@@ -2,21 +2,22 @@
 
 use askama::Template;
 use gantry_base::ids::ProjectRef;
-use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     api::logs::keys::{Key, operations::CreatedKey},
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, form::RowId, labels::Timestamp, page,
-        path::PathProject, permissions::PermissionCheck,
+        form::{self, RowId},
+        labels::Timestamp,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathProject,
+        permissions::PermissionCheck,
     },
 };
 
@@ -27,7 +28,6 @@ pub(in crate::web) static INGEST_KEYS: Endpoint = page(
     "Ingest keys of a project",
     Verb::Get,
     PATH,
-    Access::Caller,
     || mount(list),
 );
 pub(in crate::web) static ADD_INGEST_KEY: Endpoint = page(
@@ -35,7 +35,6 @@ pub(in crate::web) static ADD_INGEST_KEY: Endpoint = page(
     "Create an ingest key",
     Verb::Post,
     PATH,
-    Access::Caller,
     || mount(add),
 );
 pub(in crate::web) static DELETE_INGEST_KEY: Endpoint = page(
@@ -43,7 +42,6 @@ pub(in crate::web) static DELETE_INGEST_KEY: Endpoint = page(
     "Delete an ingest key",
     Verb::Post,
     "/projects/{project}/ingest-keys/delete",
-    Access::Caller,
     || mount(delete),
 );
 
@@ -77,11 +75,7 @@ async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Page, Error> 
     let can_change = visitor
         .check_body("POST", &operation(reference), r#"{"name":"x"}"#)
         .await?;
-    let keys: Vec<Key> = if can_list.is_allowed() {
-        visitor.get(&operation(reference)).await?
-    } else {
-        Vec::new()
-    };
+    let keys: Vec<Key> = visitor.get_if(&can_list, &operation(reference)).await?;
     let now = visitor.context.clock.now();
     Ok(Page {
         layout: visitor.layout(),
@@ -122,14 +116,11 @@ async fn add(
 ) -> Result<PageResponse, Error> {
     let body = json!({ "name": form.name.trim() });
     let (created, problem) = match visitor
-        .call::<CreatedKey>(Method::POST, &operation(&reference), Some(&body))
+        .post::<CreatedKey>(&operation(&reference), &body)
         .await
     {
         Ok(created) => (Some(created), None),
-        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
-            (None, Some(error.message().into_owned()))
-        }
-        Err(error) => return Err(error),
+        Err(error) => (None, Some(form::problem(error)?)),
     };
     PageResponse::page(&Page {
         created,
@@ -144,11 +135,7 @@ async fn delete(
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     visitor
-        .call::<()>(
-            Method::DELETE,
-            &format!("{}/{}", operation(&reference), row.id),
-            None,
-        )
+        .delete(&format!("{}/{}", operation(&reference), row.id))
         .await?;
     PageResponse::redirect(&format!("/projects/{reference}/ingest-keys?done=deleted"))
 }

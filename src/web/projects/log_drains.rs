@@ -3,16 +3,17 @@
 use askama::Template;
 use gantry_base::ids::ProjectRef;
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     api::log_drains::{DrainHealth, DrainState},
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, Visitor, labels::Timestamp, page, path::PathProject,
+        labels::Timestamp,
+        page::{Layout, PageResponse, Visitor, page},
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -22,7 +23,6 @@ pub(in crate::web) static LOG_DRAINS: Endpoint = page(
     "Log drains of a project",
     Verb::Get,
     "/projects/{project}/log-drains",
-    Access::Caller,
     || mount(list),
 );
 
@@ -62,11 +62,7 @@ async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Page, Error> 
     let project = ProjectResponse::load(visitor, reference).await?;
     let operation = format!("/v1/projects/{reference}/analytics/log-drains/health");
     let can_list = visitor.check("GET", &operation).await?;
-    let drains: Vec<DrainHealth> = if can_list.is_allowed() {
-        visitor.get(&operation).await?
-    } else {
-        Vec::new()
-    };
+    let drains: Vec<DrainHealth> = visitor.get_if(&can_list, &operation).await?;
     let now = visitor.context.clock.now();
     let row = |health: DrainHealth| DrainRow {
         failing: health.failing_since.map(|at| Timestamp::new(at, now)),

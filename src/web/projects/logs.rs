@@ -10,14 +10,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Layout, PageResponse, Visitor, page, path::PathProject},
+    web::{
+        page::{Layout, PageResponse, Visitor, page},
+        path::PathProject,
+    },
 };
 
 pub(in crate::web) static LOGS: Endpoint = page(
@@ -25,7 +27,6 @@ pub(in crate::web) static LOGS: Endpoint = page(
     "Logs of a project",
     Verb::Get,
     "/projects/{project}/logs",
-    Access::Caller,
     || mount(logs),
 );
 
@@ -213,7 +214,7 @@ async fn logs(
     let mut page = Page {
         layout: visitor.layout(),
         project,
-        hidden: (!permission.is_allowed()).then(|| permission.reason().to_owned()),
+        hidden: permission.refusal(),
         source: query.source(),
         minutes: query.minutes(),
         bigquery: query.is_bigquery(),

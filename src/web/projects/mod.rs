@@ -11,15 +11,12 @@ mod ingest_keys;
 mod log_drains;
 mod logs;
 mod new;
+mod project;
 mod restores;
 mod settings;
 mod show;
 mod upgrade;
 mod usage;
-
-use chrono::{DateTime, Utc};
-use gantry_base::ids::ProjectRef;
-use serde::Deserialize;
 
 pub(super) use self::{
     actions::{
@@ -40,38 +37,3 @@ pub(super) use self::{
     upgrade::{SHOW_UPGRADE, UPGRADE},
     usage::USAGE,
 };
-use crate::{
-    data_plane::projects::Status,
-    platform::error::Error,
-    web::{Visitor, labels},
-};
-
-/// The response of the operation that returns a project.
-#[derive(Deserialize)]
-struct ProjectResponse {
-    #[serde(rename = "ref")]
-    reference: ProjectRef,
-    organization_slug: String,
-    name: String,
-    region: String,
-    created_at: DateTime<Utc>,
-    status: Status,
-    database: ProjectDatabase,
-}
-
-#[derive(Deserialize)]
-struct ProjectDatabase {
-    host: String,
-    version: String,
-}
-
-impl ProjectResponse {
-    async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Self, Error> {
-        visitor.get(&format!("/v1/projects/{reference}")).await
-    }
-
-    /// Returns the label and style class of the status.
-    fn state(&self) -> (&'static str, &'static str) {
-        labels::status_label(self.status)
-    }
-}

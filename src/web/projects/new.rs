@@ -2,19 +2,17 @@
 
 use askama::Template;
 use gantry_base::{clock::Entropy, ids::ProjectRef};
-use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         resources::{self, OrganizationEntry},
     },
 };
@@ -24,7 +22,6 @@ pub(in crate::web) static NEW: Endpoint = page(
     "New project",
     Verb::Get,
     "/projects/new",
-    Access::Caller,
     || mount(new),
 );
 pub(in crate::web) static CREATE: Endpoint = page(
@@ -32,7 +29,6 @@ pub(in crate::web) static CREATE: Endpoint = page(
     "Create a project",
     Verb::Post,
     "/projects/new",
-    Access::Caller,
     || mount(create),
 );
 
@@ -50,7 +46,7 @@ struct ProjectForm {
 }
 
 /// Error messages by field.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 struct ProjectFormErrors {
     name: Option<String>,
     organization: Option<String>,
@@ -115,12 +111,11 @@ async fn new(
         region: "eu-central-1".to_owned(),
         password,
     };
-    show(&visitor, StatusCode::OK, form, ProjectFormErrors::default()).await
+    show(&visitor, form, ProjectFormErrors::default()).await
 }
 
 async fn show(
     visitor: &Visitor,
-    status: StatusCode,
     form: ProjectForm,
     errors: ProjectFormErrors,
 ) -> Result<PageResponse, Error> {
@@ -133,7 +128,7 @@ async fn show(
         let refusal = if index < CHECKS_MAX {
             let body = json!({"organization_slug": organization.slug}).to_string();
             let check = visitor.check_body("POST", "/v1/projects", &body).await?;
-            (!check.is_allowed()).then(|| check.reason().to_owned())
+            check.refusal()
         } else {
             None
         };
@@ -159,7 +154,8 @@ async fn show(
         form,
         errors,
     };
-    Ok(PageResponse::page(&page)?.status(status))
+    let is_rejected = page.errors != ProjectFormErrors::default();
+    PageResponse::form(&page, is_rejected)
 }
 
 /// The response of an operation that creates a project.
@@ -179,13 +175,10 @@ async fn create(
             organization: Some("Choose an organization.".to_owned()),
             ..ProjectFormErrors::default()
         };
-        return show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, form, errors).await;
+        return show(&visitor, form, errors).await;
     }
     let body = json!({"name": name, "organization_slug": form.organization, "region": form.region, "db_pass": form.password});
-    let errors = match visitor
-        .call::<CreatedProject>(Method::POST, "/v1/projects", Some(&body))
-        .await
-    {
+    let errors = match visitor.post::<CreatedProject>("/v1/projects", &body).await {
         Ok(created) => {
             return PageResponse::redirect(&format!(
                 "/projects/{}?done=created",
@@ -209,7 +202,7 @@ async fn create(
         },
         Err(error) => return Err(error),
     };
-    show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, form, errors).await
+    show(&visitor, form, errors).await
 }
 
 /// Characters of suggested passwords: none that look alike, such as `0` and `o`.

@@ -9,18 +9,18 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    ProjectResponse,
     backups::refused,
     new::{CreatedProject, suggest_password},
+    project::ProjectResponse,
 };
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, page, path::PathProject,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -30,7 +30,6 @@ pub(in crate::web) static REVIEW_RESTORE: Endpoint = page(
     "Review a restore",
     Verb::Post,
     "/projects/{project}/backups/review",
-    Access::Caller,
     || mount(review),
 );
 pub(in crate::web) static RESTORE_BACKUP: Endpoint = page(
@@ -38,7 +37,6 @@ pub(in crate::web) static RESTORE_BACKUP: Endpoint = page(
     "Restore a project to a moment",
     Verb::Post,
     "/projects/{project}/backups/restore",
-    Access::Caller,
     || mount(restore),
 );
 pub(in crate::web) static RESTORE_TO_NEW_PROJECT: Endpoint = page(
@@ -46,7 +44,6 @@ pub(in crate::web) static RESTORE_TO_NEW_PROJECT: Endpoint = page(
     "Restore a moment into a new project",
     Verb::Post,
     "/projects/{project}/backups/restore-to-new-project",
-    Access::Caller,
     || mount(restore_to_new_project),
 );
 pub(in crate::web) static RESTORE_TABLES: Endpoint = page(
@@ -54,7 +51,6 @@ pub(in crate::web) static RESTORE_TABLES: Endpoint = page(
     "Restore single tables of a moment",
     Verb::Post,
     "/projects/{project}/backups/restore-tables",
-    Access::Caller,
     || mount(restore_tables),
 );
 
@@ -202,9 +198,7 @@ async fn restore_to_new_project(
             "recovery_time_target_unix": moment.timestamp(),
         });
         let path = operation(&reference, "restore-to-new-project");
-        visitor
-            .call::<CreatedProject>(Method::POST, &path, Some(&body))
-            .await
+        visitor.post::<CreatedProject>(&path, &body).await
     };
     match called.await {
         Ok(created) => {

@@ -4,17 +4,22 @@ use askama::Template;
 use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
-use super::{ProjectResponse, hostname::HostnameResponse};
+use super::{
+    hostname::HostnameResponse,
+    project::{ProjectResponse, unless_rejected},
+};
 use crate::{
-    data_plane::projects::{Command, Status},
+    control::projects::{Command, Status},
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, form::NoFields, labels::Timestamp, page,
-        path::PathProject, permissions::PermissionCheck,
+        form::NoFields,
+        labels::Timestamp,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathProject,
+        permissions::PermissionCheck,
     },
 };
 
@@ -23,7 +28,6 @@ pub(in crate::web) static SHOW: Endpoint = page(
     "Project",
     Verb::Get,
     "/projects/{project}",
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static REVEAL_KEYS: Endpoint = page(
@@ -31,7 +35,6 @@ pub(in crate::web) static REVEAL_KEYS: Endpoint = page(
     "Reveal API keys",
     Verb::Post,
     "/projects/{project}/keys",
-    Access::Caller,
     || mount(reveal_keys),
 );
 
@@ -234,7 +237,7 @@ pub(super) async fn load(
                 .await,
         )?
         .unwrap_or_default();
-        let published = visitor.context.data_plane_settings.databases.as_ref();
+        let published = visitor.context.control_settings.databases.as_ref();
         let strings = |pooler: ProxyAddress| {
             let port = published.map_or(pooler.db_port, |published| published.port);
             let host = &page.project.database.host;
@@ -290,13 +293,4 @@ async fn permitted_pages(
         }
     }
     Ok(permitted)
-}
-
-/// Returns nothing if the status of the project does not permit the operation.
-pub(super) fn unless_rejected<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
-    match result {
-        Ok(response) => Ok(Some(response)),
-        Err(Error::Rejected(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
 }

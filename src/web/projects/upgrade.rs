@@ -2,19 +2,19 @@
 
 use askama::Template;
 use gantry_base::ids::ProjectRef;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, page, path::PathProject,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -24,7 +24,6 @@ pub(in crate::web) static SHOW_UPGRADE: Endpoint = page(
     "Upgrade PostgreSQL",
     Verb::Get,
     "/projects/{project}/upgrade",
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static UPGRADE: Endpoint = page(
@@ -32,7 +31,6 @@ pub(in crate::web) static UPGRADE: Endpoint = page(
     "Upgrade PostgreSQL",
     Verb::Post,
     "/projects/{project}/upgrade",
-    Access::Caller,
     || mount(upgrade),
 );
 
@@ -148,10 +146,7 @@ async fn upgrade(
 ) -> Result<PageResponse, Error> {
     let path = format!("/v1/projects/{reference}/upgrade");
     let body = json!({"target_version": form.version});
-    match visitor
-        .call::<Value>(Method::POST, &path, Some(&body))
-        .await
-    {
+    match visitor.post::<Value>(&path, &body).await {
         Ok(_) => PageResponse::redirect(&format!("/projects/{reference}?done=upgrade")),
         Err(Error::Rejected(text)) => {
             let page = load(&visitor, &reference, Some(format!("{text}."))).await?;

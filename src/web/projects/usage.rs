@@ -7,14 +7,16 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Layout, PageResponse, Visitor, page, path::PathProject},
+    web::{
+        page::{Layout, PageResponse, Visitor, page},
+        path::PathProject,
+    },
 };
 
 pub(in crate::web) static USAGE: Endpoint = page(
@@ -22,7 +24,6 @@ pub(in crate::web) static USAGE: Endpoint = page(
     "Usage of a project",
     Verb::Get,
     "/projects/{project}/usage",
-    Access::Caller,
     || mount(usage),
 );
 
@@ -144,7 +145,7 @@ async fn usage(
         .iter()
         .find(|(name, ..)| *name == query.interval)
         .unwrap_or(&INTERVALS[4]);
-    let hidden = (!permission.is_allowed()).then(|| permission.reason().to_owned());
+    let hidden = permission.refusal();
     let mut page = Page {
         layout: visitor.layout(),
         project,

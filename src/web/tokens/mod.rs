@@ -8,10 +8,8 @@ mod token_form;
 use askama::Template;
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::ids::TokenId;
-use http::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
-use serde_json::Value;
 
 pub(super) use self::new::{CREATE, DRAFT, NEW, REVIEW};
 use crate::{
@@ -22,10 +20,9 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
         form::NoFields,
         labels::{Timestamp, pluralize},
-        page,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         path::PathToken,
     },
 };
@@ -35,7 +32,6 @@ pub(super) static LIST: Endpoint = page(
     "Access tokens",
     Verb::Get,
     "/account/tokens",
-    Access::Caller,
     || mount(list),
 );
 pub(super) static SHOW: Endpoint = page(
@@ -43,7 +39,6 @@ pub(super) static SHOW: Endpoint = page(
     "Access token",
     Verb::Get,
     "/account/tokens/{token}",
-    Access::Caller,
     || mount(show),
 );
 pub(super) static CONFIRM_REVOKE: Endpoint = page(
@@ -51,7 +46,6 @@ pub(super) static CONFIRM_REVOKE: Endpoint = page(
     "Revoke an access token?",
     Verb::Get,
     "/account/tokens/{token}/revoke",
-    Access::Caller,
     || mount(confirm_revoke),
 );
 pub(super) static REVOKE: Endpoint = page(
@@ -59,7 +53,6 @@ pub(super) static REVOKE: Endpoint = page(
     "Revoke an access token",
     Verb::Post,
     "/account/tokens/{token}/revoke",
-    Access::Caller,
     || mount(revoke),
 );
 
@@ -277,8 +270,6 @@ async fn revoke(
     _: SessionForm<NoFields>,
     PathToken(id): PathToken,
 ) -> Result<PageResponse, Error> {
-    visitor
-        .call::<Value>(Method::DELETE, &format!("/v1/tokens/{id}"), None)
-        .await?;
+    visitor.delete(&format!("/v1/tokens/{id}")).await?;
     PageResponse::redirect("/account/tokens?done=revoked")
 }

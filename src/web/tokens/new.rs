@@ -1,7 +1,6 @@
 //! Creation of a scoped token: form, review, creation.
 
 use askama::Template;
-use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -15,16 +14,15 @@ use super::{
 };
 use crate::{
     platform::{
-        access::{Access, Role},
+        access::Role,
         error::{Context, Error},
         http::{Endpoint, Query, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor,
         form::NoFields,
         labels::Timestamp,
-        organizations::MemberList,
-        page,
+        organizations::roles::MemberList,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
         path::PathDraft,
         permissions::missing_role_message,
         resources::{OrganizationProjects, organizations_with_projects},
@@ -36,7 +34,6 @@ pub(in crate::web) static NEW: Endpoint = page(
     "New access token",
     Verb::Get,
     "/account/tokens/new",
-    Access::Caller,
     || mount(new),
 );
 pub(in crate::web) static DRAFT: Endpoint = page(
@@ -44,7 +41,6 @@ pub(in crate::web) static DRAFT: Endpoint = page(
     "Fill in an access token",
     Verb::Post,
     "/account/tokens/new",
-    Access::Caller,
     || mount(submit),
 );
 pub(in crate::web) static REVIEW: Endpoint = page(
@@ -52,7 +48,6 @@ pub(in crate::web) static REVIEW: Endpoint = page(
     "Review an access token",
     Verb::Get,
     "/account/tokens/review/{draft}",
-    Access::Caller,
     || mount(review),
 );
 pub(in crate::web) static CREATE: Endpoint = page(
@@ -60,7 +55,6 @@ pub(in crate::web) static CREATE: Endpoint = page(
     "Create an access token",
     Verb::Post,
     "/account/tokens/review/{draft}",
-    Access::Caller,
     || mount(create),
 );
 
@@ -184,13 +178,13 @@ async fn highest_role(
 
 async fn show(
     visitor: &Visitor,
-    status: StatusCode,
     form: ScopedTokenForm,
     errors: ScopedTokenErrors,
 ) -> Result<PageResponse, Error> {
     let resources = TokenResources::load(visitor).await?;
     let role = highest_role(visitor, &resources, &form).await?;
-    Ok(PageResponse::page(&Page {
+    let is_rejected = errors != ScopedTokenErrors::default();
+    let page = Page {
         layout: visitor.layout().at_path("/account/tokens/new"),
         last_day: ScopedTokenForm::last_day(visitor.context.clock.now()),
         form,
@@ -198,8 +192,8 @@ async fn show(
         resources,
         role,
         groups: GROUPS,
-    })?
-    .status(status))
+    };
+    PageResponse::form(&page, is_rejected)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -213,7 +207,7 @@ async fn new(visitor: Visitor, Query(query): Query<NewTokenQuery>) -> Result<Pag
         Some(draft) => parse_draft(store::find(&visitor, draft).await?)?,
         None => ScopedTokenForm::new(),
     };
-    show(&visitor, StatusCode::OK, form, ScopedTokenErrors::default()).await
+    show(&visitor, form, ScopedTokenErrors::default()).await
 }
 
 fn parse_draft<T: DeserializeOwned>(draft: Value) -> Result<T, Error> {
@@ -237,18 +231,18 @@ async fn submit(
             let role = highest_role(&visitor, &resources, &form).await?;
             form.apply_preset(&value, role);
         }
-        return show(&visitor, StatusCode::OK, form, ScopedTokenErrors::default()).await;
+        return show(&visitor, form, ScopedTokenErrors::default()).await;
     }
     let now = visitor.context.clock.now();
     if let Err(errors) = form.validate(now) {
-        return show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, form, *errors).await;
+        return show(&visitor, form, *errors).await;
     }
     // The operation validates the limits before the review.
     let mut simulation = form.limits();
     simulation["method"] = "GET".into();
     simulation["path"] = "/v1/projects".into();
     match visitor
-        .call::<Value>(Method::POST, "/v1/tokens/simulate", Some(&simulation))
+        .post::<Value>("/v1/tokens/simulate", &simulation)
         .await
     {
         Ok(_) => {}
@@ -274,7 +268,7 @@ async fn show_rejected(
         Error::Rejected(text) => ScopedTokenErrors::from_operation("", text.into_owned()),
         error => return Err(error),
     };
-    show(visitor, StatusCode::UNPROCESSABLE_ENTITY, form, errors).await
+    show(visitor, form, errors).await
 }
 
 #[derive(Template)]
@@ -361,7 +355,7 @@ async fn create(
     let mut body = form.limits();
     body["name"] = form.name.trim().into();
     body["expires_at"] = json!(form.expiry(now));
-    let created: TokenSecret = match visitor.call(Method::POST, "/v1/tokens", Some(&body)).await {
+    let created: TokenSecret = match visitor.post("/v1/tokens", &body).await {
         Ok(created) => created,
         Err(error) => return show_rejected(&visitor, form, error).await,
     };

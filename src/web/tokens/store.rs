@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::{
     platform::error::{Context, Error},
-    web::Visitor,
+    web::visitor::Visitor,
 };
 
 /// Lifetime of a draft.

@@ -42,7 +42,7 @@ pub(super) struct ScopedTokenForm {
 }
 
 /// Error messages by field.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ScopedTokenErrors {
     pub(super) name: Option<String>,
     pub(super) days: Option<String>,

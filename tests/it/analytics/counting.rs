@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use gantry::{data_plane::service_proxy, platform::http::Transport};
+use gantry::{platform::http::Transport, proxy::service_proxy};
 
 use crate::{
     edge::Gate,

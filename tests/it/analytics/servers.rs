@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use gantry_base::{clock::Clock, ids::ProjectRef};
 use serde_json::{Value, json};
 use tokio::time::timeout;

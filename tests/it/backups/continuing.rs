@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use chrono::{DateTime, Utc};
-use gantry::data_plane::{
-    backups::{BackupOptions, Moment, upkeep, window::BackupCatalog},
+use gantry::control::{
+    backups::{moment::Moment, state::BackupOptions, upkeep, window::BackupCatalog},
     projects::{Status, lease, reconciler},
 };
 use gantry_base::{clock::Entropy, ids::ProjectRef};
@@ -270,7 +270,7 @@ async fn log_of_an_exchanged_cluster_never_reaches_the_archive_of_the_earlier_on
         (rows[0].get::<_, i64>(0), rows[0].get::<_, DateTime<Utc>>(1))
     };
     let before = shipped().await;
-    gantry::data_plane::backups::look(&ledger.app.app)
+    gantry::control::backups::look(&ledger.app.app)
         .await
         .unwrap();
     assert_eq!(shipped().await, before, "of another cluster");

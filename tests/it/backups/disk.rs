@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use gantry::data_plane::backups::{BackupOptions, upkeep};
+use gantry::control::backups::{state::BackupOptions, upkeep};
 use gantry_base::ids::ProjectRef;
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use serde_json::json;

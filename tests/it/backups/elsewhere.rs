@@ -2,8 +2,8 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use gantry::data_plane::{
-    backups::BackupOptions,
+use gantry::control::{
+    backups::state::BackupOptions,
     projects::{self, Status},
 };
 use gantry_base::ids::ProjectRef;

@@ -3,12 +3,15 @@
 use std::{fs, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use gantry::{
-    data_plane::{
+    control::{
         backups::{
-            self, BackupError, BackupOptions, Moment,
+            self,
             chain::LogChain,
+            error::BackupError,
             manifest::Manifest,
+            moment::Moment,
             restore,
+            state::BackupOptions,
             store::{ProjectKey, ProjectStore},
             upkeep,
             window::BackupCatalog,
@@ -203,6 +206,8 @@ async fn unavailable_store_ends_the_archive_at_the_bound_and_a_new_one_follows()
     let app = backed_up(backups).await;
     let project = app.real_project().await;
     until_complete(&app, &project, 1).await;
+    // Windows are of whole seconds: one before the gap, two inside it, and one behind it.
+    until_reached(&app, &project, next_second().await).await;
     objects.away(true);
     let fill = "create table if not exists public.filler (t text); insert into public.filler select repeat(md5(n::text), 30) from generate_series(1, 20000) n";
     sql(&app, &project, fill).await;
@@ -223,8 +228,11 @@ async fn unavailable_store_ends_the_archive_at_the_bound_and_a_new_one_follows()
         .unwrap();
     assert!(reason.contains("MB were waiting"), "{reason}");
     assert!(app.app.backups.problem(id).await.is_some());
+    next_second().await;
+    next_second().await;
     objects.away(false);
     until_complete(&app, &project, 2).await;
+    until_reached(&app, &project, next_second().await).await;
     let list = get(&app, &at(&project, "")).await.expect(200).json();
     let gap = &list["physical_backup_data"]["gaps"][0];
     assert_eq!(gap["reason"], reason.as_str(), "{list}");
@@ -367,10 +375,10 @@ async fn killed_restore_is_completed_by_the_next_process() {
         app.node.kill();
         let machine = Arc::clone(&app.node.machine);
         app.node = app.another_in_real_time(options(BackupOptions::default()), machine);
-        gantry::data_plane::projects::lease::claim(&app.app)
+        gantry::control::projects::lease::claim(&app.app)
             .await
             .unwrap();
-        gantry::data_plane::projects::reconciler::recover_on_startup(&app.app)
+        gantry::control::projects::reconciler::recover_on_startup(&app.app)
             .await
             .unwrap();
         app.node.start();

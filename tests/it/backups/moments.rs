@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use gantry::data_plane::backups::{
-    BackupOptions, Moment,
+use gantry::control::backups::{
     chain::LogChain,
     manifest::Manifest,
+    moment::Moment,
     restore::{self, BuildOptions},
+    state::BackupOptions,
     upkeep,
     window::BackupCatalog,
 };

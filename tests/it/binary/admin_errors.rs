@@ -203,7 +203,7 @@ fn generate_check_passes_for_committed_files() {
     let output = check(dir);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("openapi.json"),
+        String::from_utf8_lossy(&output.stderr).contains("generated/openapi.json"),
         "{output:?}"
     );
     assert!(machine.run(&["generate", "--dir", dir]).status.success());

@@ -261,21 +261,13 @@ fn kill_during_project_removal_is_resumed() {
     }
 }
 
-/// Kills Gantry while a project is removed with a hold, restored and purged.
 /// Kills Gantry, the project's server, or both, while the server stops or starts.
 #[test]
 fn kill_during_pause_restore_restart_reaches_desired_state() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     // Status is polled more often than in normal use.
-    machine.json(&[
-        "limits",
-        "set",
-        "--org",
-        &gantry.organization,
-        "--requests",
-        "100000",
-    ]);
+    machine.raise_limits(&gantry);
     let project = gantry.create("sleeper");
     gantry.healthy(&project);
     gantry
@@ -336,14 +328,7 @@ fn kill_during_pause_restore_restart_reaches_desired_state() {
 fn kill_during_settings_change_keeps_reported_settings() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
-    machine.json(&[
-        "limits",
-        "set",
-        "--org",
-        &gantry.organization,
-        "--requests",
-        "100000",
-    ]);
+    machine.raise_limits(&gantry);
     let project = gantry.create("tuned");
     gantry.healthy(&project);
     let (path, place) = (

@@ -92,7 +92,7 @@ fn leads(gantry: &Gantry) -> bool {
 }
 
 /// Starts another process on the same control database.
-fn like(mut gantry: Gantry, other: &Gantry) -> Gantry {
+pub(super) fn like(mut gantry: Gantry, other: &Gantry) -> Gantry {
     gantry.token.clone_from(&other.token);
     gantry.organization.clone_from(&other.organization);
     gantry

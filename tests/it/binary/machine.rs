@@ -122,6 +122,20 @@ impl Machine {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
+    /// Raises the rate limit of the organization, for tests that poll more often than clients do.
+    pub(super) fn raise_limits(&self, gantry: &Gantry) {
+        let organization = &gantry.organization;
+        let arguments = [
+            "limits",
+            "set",
+            "--org",
+            organization,
+            "--requests",
+            "100000",
+        ];
+        self.json(&arguments);
+    }
+
     /// Starts `gantry dev` and waits until it is ready.
     pub(super) fn dev(&self, arguments: &[&str]) -> Gantry {
         let mut gantry = self.begin("dev", arguments);

@@ -41,14 +41,7 @@ impl Used {
             "--admin-listen",
             &admin.to_string(),
         ]);
-        machine.json(&[
-            "limits",
-            "set",
-            "--org",
-            &gantry.organization,
-            "--requests",
-            "100000",
-        ]);
+        machine.raise_limits(&gantry);
         let project = gantry.create("used");
         gantry.healthy(&project);
         let used = Self {

@@ -79,14 +79,7 @@ fn health(gantry: &Gantry, project: &str) -> Value {
 fn platform_recovers_access_after_lockout() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
-    machine.json(&[
-        "limits",
-        "set",
-        "--org",
-        &gantry.organization,
-        "--requests",
-        "100000",
-    ]);
+    machine.raise_limits(&gantry);
     let project = gantry.create("shut");
     gantry.healthy(&project);
     gantry

@@ -4,7 +4,7 @@ use std::{process::Command, sync::Arc};
 
 use gantry::{
     app::Settings,
-    data_plane::services::{ServiceOptions, schema_diff},
+    control::services::{schema_diff, state::ServiceOptions},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gantry::data_plane::projects::reconciler::recover_on_startup;
+use gantry::control::projects::reconciler::recover_on_startup;
 use gantry_base::ids::ProjectRef;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use gantry_base::ids::ProjectRef;
 use serde_json::{Value, json};
 use tokio::{

@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use gantry::{
     api::branches::{
         BranchOptions,
         operator::{self, BranchScripts},
-        restore_points::RestorePointHook,
     },
     app::Settings,
-    data_plane::projects::{Status, idle},
-    platform::{access::Project, error::Error, http::Transport},
+    control::{
+        backups::state::BackupOptions,
+        projects::{Status, idle},
+    },
+    platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -23,7 +23,10 @@ use super::{
     branch, get, life::until_announced, migrate, post, reference, seen, sql, until_finished,
     versions,
 };
-use crate::support::{TestApp, machine::Machine, settings};
+use crate::{
+    backups::{backed_up_on, next_second, until_complete},
+    support::{TestApp, machine::Machine, settings},
+};
 
 async fn count(app: &TestApp, project: &str, table: &str) -> Value {
     let counted = sql(app, project, &format!("select count(*) as n from {table}")).await;
@@ -201,33 +204,27 @@ async fn seed_runs_once_in_a_branch_without_data_and_again_after_a_reset() {
     assert_eq!(versions(&app, &bad).await, ["base"]);
 }
 
-/// Records the points, and whether the parent had the migration at that time.
-#[derive(Default)]
-struct PointLog(Mutex<Vec<String>>);
-
-#[async_trait]
-impl RestorePointHook for PointLog {
-    async fn make(&self, project: &Project, name: &str) -> Result<bool, Error> {
-        self.0.lock().push(format!("{} {name}", project.reference));
-        Ok(true)
-    }
-}
-
 #[tokio::test]
 async fn merge_makes_a_restore_point_of_the_parent_if_it_changes_something() {
-    let app = TestApp::running().await;
-    let parent = app.real_project().await.to_string();
-    let points = Arc::new(PointLog::default());
-    app.app.set_restore_points(points.clone());
+    let app = backed_up_on(BackupOptions::default(), Machine::new().await).await;
+    let parent = app.real_project().await;
+    until_complete(&app, &parent, 1).await;
+    let parent = parent.to_string();
     migrate(&app, &parent, "base", "create table public.base (id int)").await;
     let own = reference(&branch(&app, &parent, &json!({"branch_name": "b"})).await);
     until_finished(&app).await;
     let merge = format!("/v1/branches/{own}/merge");
     post(&app, &merge, &json!({})).await.expect(201);
     until_finished(&app).await;
-    assert!(points.0.lock().is_empty(), "nothing was merged");
+    let points = async || {
+        let sql = "select name from restore_points";
+        let rows = app.app.db.query(sql, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    };
+    assert!(points().await.is_empty(), "nothing was merged");
     migrate(&app, &own, "one", "create table public.one (id int)").await;
-    app.clock.advance(std::time::Duration::from_mins(1));
+    // Versions are of whole seconds.
+    next_second().await;
     migrate(&app, &own, "two", "create table public.two (id int)").await;
     let listed = get(&app, &format!("/v1/projects/{own}/database/migrations")).await;
     let listed = listed.expect(200).json();
@@ -243,11 +240,12 @@ async fn merge_makes_a_restore_point_of_the_parent_if_it_changes_something() {
         ["base", "one"],
         "up to the version"
     );
-    assert_eq!(*points.0.lock(), [format!("{parent} merge-{run}")]);
+    let point = format!("merge-{}", &run[..14]);
+    assert_eq!(points().await, std::slice::from_ref(&point));
     let log = get(&app, &format!("/v1/projects/{parent}/actions/{run}/logs")).await;
     let log = log.expect(200).text().to_owned();
     assert!(
-        log.contains(&format!("restore point before the merge: merge-{run}")),
+        log.contains(&format!("restore point before the merge: {point}")),
         "{log}"
     );
     post(&app, &merge, &json!({"migration_version": "1"}))

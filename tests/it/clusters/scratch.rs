@@ -3,7 +3,8 @@
 use std::{mem, path::PathBuf};
 
 use gantry_base::ids::ProjectRef;
-use gantry_node::clusters::{ScratchCopy, template::SUPERUSER};
+use gantry_node::clusters::ScratchCopy;
+use gantry_node::clusters::platform_roles::SUPERUSER;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 

@@ -6,10 +6,11 @@ use gantry::{
     api::endpoints,
     platform::{
         access::Access,
+        context::PublishedLinks,
         http::{
             Tag,
-            openapi::{PublishedLinks, document, required_placeholders},
-            router::placeholders,
+            openapi::{document, required_placeholders},
+            path_template::placeholders,
         },
         rate_limits::{LimitKey, Window},
     },
@@ -228,7 +229,7 @@ fn operations_with_a_role_name_a_subject() {
     found.verdict("subject");
 }
 
-/// The samples in `requests/` are valid requests.
+/// The samples in `generated/requests/` are valid requests.
 #[test]
 fn samples_match_their_schema() {
     let mut found = Findings::default();
@@ -272,7 +273,7 @@ fn samples_match_their_schema() {
 fn committed_openapi_document_is_current() {
     assert!(
         *DOCUMENT == document(endpoints::all(), &PublishedLinks::default()),
-        "openapi.json is stale: run `gantry generate`"
+        "generated/openapi.json is stale: run `gantry generate`"
     );
 }
 

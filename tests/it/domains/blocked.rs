@@ -1,6 +1,6 @@
 //! Blocked hostnames, and the limit on hostnames of an organization.
 
-use gantry::data_plane::domains::hostnames::{blocked, hostname_reconciler};
+use gantry::control::domains::hostnames::{blocked, hostname_reconciler};
 use serde_json::json;
 
 use super::hostnames::{HOST, Zone};
@@ -40,7 +40,7 @@ async fn blocked_hostname_is_not_served() {
     zone.certify().await;
     zone.mine("/activate").await.expect(201);
     let served = async || {
-        let published = gantry::data_plane::domains::published(&zone.node.app)
+        let published = gantry::control::domains::published(&zone.node.app)
             .await
             .unwrap();
         published.iter().any(|one| {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
-use gantry::data_plane::domains::hostnames::{
+use gantry::control::domains::hostnames::{
     Host,
     dns::{Dns, DnsResolver},
     required_records::DnsRecords,

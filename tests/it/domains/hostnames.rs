@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gantry::{
     app::Settings,
-    data_plane::domains::hostnames::{hostname_reconciler, required_records::DnsRecords},
+    control::domains::hostnames::{hostname_reconciler, required_records::DnsRecords},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;

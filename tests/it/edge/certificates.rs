@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use gantry::data_plane::service_proxy::WildcardCertificate;
+use gantry::proxy::service_proxy::WildcardCertificate;
 use rcgen::{CertificateParams, KeyPair};
 
 use super::{Client, Gate, connect, trusting};
@@ -33,7 +33,7 @@ async fn replaced_certificate_keeps_open_connections() {
                 .unwrap(),
         )
     };
-    let gate = Gate::with(files, gantry::data_plane::service_proxy::Options::default()).await;
+    let gate = Gate::with(files, gantry::proxy::service_proxy::Options::default()).await;
     let host = gate.host();
     let dir = gate.app.machine.dir().to_owned();
     let request = format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n");

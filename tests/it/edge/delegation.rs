@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use gantry::{
-    data_plane::domains::{
+    control::domains::{
         hostnames::{dns::DnsResolver, hostname_reconciler},
         zone::{self, Zone, ZoneWriter, challenge_name},
     },

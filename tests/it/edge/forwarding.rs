@@ -1,6 +1,6 @@
 //! Forwarding of requests to upstreams.
 
-use gantry::{data_plane::service_proxy, platform::tables::Table};
+use gantry::{platform::tables::Table, proxy::service_proxy};
 use gantry_node::kits::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;

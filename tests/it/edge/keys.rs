@@ -1,6 +1,7 @@
 //! API key checks.
 
-use gantry::{data_plane::service_proxy, platform::tables::Table};
+use gantry::control::operator_settings;
+use gantry::{platform::tables::Table, proxy::service_proxy};
 use serde_json::{Value, json};
 
 use super::{Answer, Gate};
@@ -194,7 +195,7 @@ impl Gate {
             &self.app.app.entropy,
             "gantry key-check set",
         );
-        service_proxy::key_checks::set(
+        operator_settings::key_checks::set(
             &self.app.app.db,
             &self.project,
             enabled,

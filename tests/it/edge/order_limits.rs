@@ -1,7 +1,7 @@
 //! Limits on certificate orders.
 
 use chrono::TimeDelta;
-use gantry::data_plane::domains::hostnames::hostname_reconciler;
+use gantry::control::domains::hostnames::hostname_reconciler;
 use serde_json::json;
 
 use super::orders::{HOST, Town};

@@ -9,17 +9,18 @@ use std::{
 use chrono::TimeDelta;
 use gantry::{
     app::Settings,
-    data_plane::{
+    control::{
         domains::hostnames::{
             Host,
-            acme::CertificateAuthority,
             dns::{Dns, DnsFuture, DnsResolver, Propagation},
             hostname_reconciler,
             required_records::DnsRecords,
+            state::CertificateAuthority,
         },
-        service_proxy::{self, ServiceProxyListeners},
+        proxies,
     },
     platform::{http::Transport, notifications},
+    proxy::service_proxy::{self, ServiceProxyListeners},
 };
 use gantry_base::clock::Clock;
 use hickory_resolver::proto::rr::{RData, RecordType, rdata::A};
@@ -164,8 +165,8 @@ impl Town {
             .into_iter()
             .collect();
         let mut settings = Settings {
-            upstreams,
             service_proxy: service_proxy::Options {
+                upstreams,
                 ports: service_proxy::Ports {
                     http: ports.0,
                     https: ports.1.port(),
@@ -183,7 +184,7 @@ impl Town {
         }
         let node = app.another_with(settings.clone(), app.machine.clone());
         let mut tasks = service_proxy::listen(
-            &node.app,
+            &proxies::service_proxy(&node.app),
             ServiceProxyListeners {
                 https: vec![https],
                 http: vec![http],
@@ -515,7 +516,7 @@ async fn checks_report_each_stage_up_to_the_certificate() {
     let elsewhere = Settings {
         service_proxy: service_proxy::Options {
             ports,
-            ..service_proxy::Options::default()
+            ..town.settings.service_proxy.clone()
         },
         ..town.settings.clone()
     };

@@ -1,7 +1,7 @@
 //! Renewal windows suggested by the authority (RFC 9773).
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry::data_plane::domains::hostnames::hostname_reconciler;
+use gantry::control::domains::hostnames::hostname_reconciler;
 
 use super::orders::Town;
 use crate::support::{

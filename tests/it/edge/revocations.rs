@@ -1,7 +1,7 @@
 //! Revocation of certificates of deleted hostnames.
 
 use chrono::TimeDelta;
-use gantry::data_plane::domains::hostnames::hostname_reconciler;
+use gantry::control::domains::hostnames::hostname_reconciler;
 use serde_json::{Value, json};
 use tokio::process::Command;
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use gantry::{data_plane::service_proxy, platform::http::Transport};
+use gantry::{platform::http::Transport, proxy::service_proxy};
 use gantry_node::kits::Service;
 use http_body_util::BodyExt;
 use hyper::{

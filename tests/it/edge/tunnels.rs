@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gantry::{data_plane::service_proxy, platform::tables::Table};
+use gantry::{platform::tables::Table, proxy::service_proxy};
 use gantry_node::kits::Service;
 use serde_json::json;
 use tokio::{

@@ -12,7 +12,7 @@ use gantry::{
         },
         http::{
             Endpoint,
-            router::placeholders,
+            path_template::placeholders,
             simulate::{SimulatedRequest, simulate},
         },
     },

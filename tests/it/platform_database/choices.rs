@@ -1,6 +1,6 @@
 //! The choice of grants on new tables, and conflicts in the health of a project.
 
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use serde_json::{Value, json};
 
 use crate::support::TestApp;

@@ -4,7 +4,7 @@ use std::fs;
 
 use gantry::{
     api::database::query::{SqlQuery, run_query},
-    data_plane::database_session::session::ConnectTarget,
+    control::database_session::session::ConnectTarget,
 };
 use gantry_base::clock::Entropy;
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};

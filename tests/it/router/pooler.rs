@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::Arc,
 };
@@ -12,12 +12,13 @@ use std::{
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    data_plane::{
-        postgres_proxy::{self, PostgresProxyTls, SessionKind},
+    control::{
         projects::{Status, lease},
-        services::{ServiceOptions, pooler, stop_all, sweep},
+        proxies,
+        services::{pooler, state::ServiceOptions, stop_all, sweep},
     },
     platform::http::Transport,
+    proxy::postgres_proxy::{self, PostgresProxyTls, SessionKind},
 };
 use gantry_base::ids::{ProjectId, ProjectRef};
 use gantry_node::kits::{Service, shelf::KitShelf};
@@ -75,7 +76,7 @@ impl PooledProject {
         let mut listen = async |kind| {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let context = node.app.data_plane.clone();
+            let context = proxies::postgres_proxy(&node.app.control);
             let router = postgres_proxy::run(context, listener, Some(tls.clone()), kind);
             routers.push(tokio::spawn(router));
             address
@@ -125,6 +126,19 @@ impl PooledProject {
         call.send().await.expect(200).json()
     }
 
+    async fn restart(&self) {
+        let path = self.at("/restart");
+        let call = self.node.post(&path).as_(&self.app.owner);
+        call.send().await.expect(200);
+        self.node.until(&self.project, Status::ActiveHealthy).await;
+    }
+
+    /// Lets the installed version take over from the process `earlier`.
+    async fn until_taken_over(&self, earlier: i32) {
+        sweep::stop_unwanted(&self.node.app).await.unwrap();
+        until(async || self.pid().await.is_some_and(|pid| pid != earlier)).await;
+    }
+
     /// Returns the settings that the running pooler reports.
     async fn reported(&self) -> BTreeMap<String, String> {
         let id = self.id().await;
@@ -150,15 +164,7 @@ fn start(app: &TestApp, own: Option<PathBuf>, machine: Arc<Machine>) -> Node {
 }
 
 async fn create(app: &TestApp, node: &Node, name: &str) -> ProjectRef {
-    let created = node
-        .post("/v1/projects")
-        .as_(&app.owner)
-        .json(&app.new_project(name))
-        .send()
-        .await
-        .expect(201)
-        .json();
-    let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
+    let project = app.create_project_on(node, name).await;
     node.until(&project, Status::ActiveHealthy).await;
     project
 }
@@ -314,15 +320,32 @@ async fn pooler_that_a_killed_gantry_has_paused_is_adopted_and_goes_on() {
     assert_eq!(pooled.reported().await["default_pool_size"], "15");
 }
 
+/// Installs a copy of the pooler's kit as this version.
+fn install(version: &Path) {
+    let installed = kits_with(Service::Pooler).join("pooler");
+    let installed = fs::read_dir(installed).unwrap().next().unwrap().unwrap();
+    fs::create_dir_all(version.parent().unwrap()).unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(installed.path()).arg(version);
+    assert!(copy.status().unwrap().success());
+}
+
+fn is_alive(pid: i32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap()
+}
+
+/// Returns the start of the server, in milliseconds since 1970.
+async fn server_start(client: &Client) -> i64 {
+    let sql = "select (extract(epoch from pg_postmaster_start_time()) * 1000)::bigint";
+    number(client, sql).await
+}
+
 #[tokio::test]
 async fn clients_keep_their_pooler_while_another_version_takes_over() {
     let own = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(own.path(), Permissions::from_mode(0o755)).unwrap();
     let pooled = PooledProject::with_kits(Some(own.path().to_owned())).await;
     let newer = own.path().join("pooler/99.0-1");
-    let installed = kits_with(Service::Pooler).join("pooler");
-    let installed = fs::read_dir(installed).unwrap().next().unwrap().unwrap();
-    let is_alive = |pid: i32| fs::exists(format!("/proc/{pid}")).unwrap();
     // To the newer version, and back.
     for goes_back in [false, true] {
         let earlier = pooled.connect().await;
@@ -332,13 +355,9 @@ async fn clients_keep_their_pooler_while_another_version_takes_over() {
         if goes_back {
             fs::remove_dir_all(&newer).unwrap();
         } else {
-            fs::create_dir_all(newer.parent().unwrap()).unwrap();
-            let mut copy = Command::new("cp");
-            copy.arg("-r").arg(installed.path()).arg(&newer);
-            assert!(copy.status().unwrap().success());
+            install(&newer);
         }
-        sweep::stop_unwanted(&pooled.node.app).await.unwrap();
-        until(async || pooled.pid().await.is_some_and(|pid| pid != first)).await;
+        pooled.until_taken_over(first).await;
         let later = pooled.connect().await;
         assert_eq!(number(&later, "select 7::bigint").await, 7);
 
@@ -352,6 +371,30 @@ async fn clients_keep_their_pooler_while_another_version_takes_over() {
     }
     stop_all(&pooled.node.app).await;
     assert_eq!(pooled.pid().await, None);
+}
+
+#[tokio::test]
+async fn clients_of_a_replaced_pooler_do_not_see_a_restart() {
+    let own = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(own.path(), Permissions::from_mode(0o755)).unwrap();
+    let pooled = PooledProject::with_kits(Some(own.path().to_owned())).await;
+    let earlier = pooled.connect().await;
+    let before = server_start(&earlier).await;
+    let first = pooled.pid().await.unwrap();
+    install(&own.path().join("pooler/99.0-1"));
+    pooled.until_taken_over(first).await;
+    let owner = pooled.connect_directly().await;
+    let restarted = async {
+        let busy = "select count(*) from pg_stat_activity where query like '%pg_sleep(2)%' \
+                    and state = 'active' and pid <> pg_backend_pid()";
+        until(async || number(&owner, busy).await == 1).await;
+        pooled.restart().await;
+    };
+    let query = number(&earlier, "select 7::bigint from pg_sleep(2)");
+    let (found, ()) = tokio::join!(query, restarted);
+    assert_eq!(found, 7, "in progress when the restart began");
+    assert!(server_start(&earlier).await > before, "another server");
+    assert!(is_alive(first), "it has a client");
 }
 
 #[tokio::test]
@@ -461,21 +504,11 @@ async fn clients_of_the_pooler_do_not_see_a_restart() {
     for client in &clients {
         number(client, "select 7::bigint").await;
     }
-    let started = async |client: &Client| {
-        let sql = "select (extract(epoch from pg_postmaster_start_time()) * 1000)::bigint";
-        number(client, sql).await
-    };
-    let before = started(&clients[0]).await;
+    let before = server_start(&clients[0]).await;
     // One directly after the other.
     let restarted = async {
         for _ in 0..3 {
-            let path = pooled.at("/restart");
-            let call = pooled.node.post(&path).as_(&pooled.app.owner);
-            call.send().await.expect(200);
-            pooled
-                .node
-                .until(&pooled.project, Status::ActiveHealthy)
-                .await;
+            pooled.restart().await;
         }
     };
     let query = async |client: &Client| number(client, "select 7::bigint").await;
@@ -497,6 +530,6 @@ async fn clients_of_the_pooler_do_not_see_a_restart() {
         assert!(kept.iter().chain(&new).all(|found| *found == 7));
     }
     for client in &clients {
-        assert!(started(client).await > before, "another server");
+        assert!(server_start(client).await > before, "another server");
     }
 }

@@ -1,7 +1,7 @@
 //! Access rules of the API, enforced by the proxy: TLS, network restrictions, bans and temporary
 //! roles.
 
-use gantry::{data_plane::database_access, platform::access::Project};
+use gantry::{control::database_access, platform::access::Project};
 use gantry_base::{clock::Clock, ids::ProjectId};
 use serde_json::{Value, json};
 use tokio_postgres::{Config, config::SslMode, error::SqlState};
@@ -521,7 +521,7 @@ async fn deleted_project_loses_its_access_rules() {
         .send()
         .await
         .expect(200);
-    let block = database_access::bans::network_of("2001:db8::7".parse().unwrap());
+    let block = gantry_base::net::address_block::address_block("2001:db8::7".parse().unwrap());
     database_access::bans::ban(
         &app.app,
         project.id,

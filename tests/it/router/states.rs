@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use tokio::{io::AsyncReadExt, time::timeout};
 use tokio_postgres::error::SqlState;
 

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc};
 
-use gantry::data_plane::{projects::Status, services};
+use gantry::control::{projects::Status, services};
 use gantry_node::kits::{Service, shelf::KitShelf};
 use serde_json::{Value, json};
 

@@ -11,13 +11,13 @@ use std::{
 
 use gantry::{
     app::Settings,
-    data_plane::{
+    control::{
         api_keys,
         projects::{Status, lease},
-        service_proxy::upstreams::UpstreamAddress,
-        services::{self, ServiceOptions, ServiceUse, UnavailableReason, sweep},
+        services::{self, ServiceUse, state::ServiceOptions, sweep},
     },
     platform::http::Transport,
+    proxy::{service_proxy::upstreams::UpstreamAddress, unavailable::UnavailableReason},
 };
 use gantry_base::ids::{ProjectId, ProjectRef};
 use gantry_node::kits::{Service, manifest::Manifest, shelf::KitShelf};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 

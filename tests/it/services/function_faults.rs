@@ -10,6 +10,8 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use gantry::control::services;
+use gantry_base::ids::ProjectId;
 use gantry_node::kits::{Service, manifest::Manifest, shelf::KitShelf};
 use serde_json::{Value, json};
 
@@ -300,5 +302,38 @@ async fn caller_whose_requests_end_the_process_leaves_others_their_answers() {
         (500, &json!("WORKER_ERROR"))
     );
     assert_eq!(from(10, "/shared").await.status, 200);
+    floor.stop().await;
+}
+
+#[tokio::test]
+async fn health_names_a_function_that_ends_for_many_callers() {
+    let floor = Functions::with_clock_of_test().await;
+    let text = "Deno.serve(() => Deno.exit(3));";
+    floor.deploy("frail", text, 201).await;
+    let health = async || {
+        let path = floor.at("/health?services=db");
+        let call = floor.gate.node.get(&path).as_(&floor.gate.app.owner);
+        call.send().await.expect(200).json()[0].clone()
+    };
+    let names_it = |health: &Value| health["error"].to_string().contains("function frail ended");
+    assert!(!names_it(&health().await));
+    let host = floor.gate.host();
+    for last in 2..22 {
+        let mut client = floor.gate.client_from([127, 0, 0, last].into()).await;
+        let text = format!("GET /functions/v1/frail HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        client.send(&text).await;
+        assert_eq!(client.answer().await.status, 500);
+    }
+    // The end of the last process is noticed after its answer.
+    let sql = "select id from projects where ref = $1";
+    let control = &floor.gate.node.app;
+    let rows = control.db.query(sql, &[&floor.project.as_str()]).await;
+    let id = ProjectId(rows.unwrap()[0].get(0));
+    until(async || !services::function_notes(control, id).is_empty()).await;
+    let slowed = health().await;
+    assert!(names_it(&slowed), "{slowed}");
+    assert_eq!(slowed["status"], "ACTIVE_HEALTHY");
+    floor.gate.app.advance(60);
+    assert!(!names_it(&health().await));
     floor.stop().await;
 }

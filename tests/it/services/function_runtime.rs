@@ -3,7 +3,7 @@
 
 use std::{fs, os::unix::net::UnixStream, path::Path};
 
-use gantry::data_plane::{services, services::sweep};
+use gantry::control::services::{self, sweep};
 use serde_json::json;
 
 use super::{functions::Functions, until};
@@ -131,7 +131,7 @@ async fn functions_go_on_during_a_restart_of_their_project() {
     let restarted = async {
         let call = floor.gate.node.post(&restart).as_(&floor.gate.app.owner);
         call.send().await.expect(200);
-        let healthy = gantry::data_plane::projects::Status::ActiveHealthy;
+        let healthy = gantry::control::projects::Status::ActiveHealthy;
         floor.gate.node.until(&floor.project, healthy).await;
         let other = floor.call("/shared").await;
         // Only the same process can release the request that waits.

@@ -1,10 +1,15 @@
 //! Edge Functions with the real runtime: deployment, calls, secrets, limits and logs.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use gantry::{
     app::Settings,
-    data_plane::services::{self, ServiceOptions, functions::EgressPorts},
+    control::services::{self, functions::egress::EgressPorts, state::ServiceOptions},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
@@ -75,7 +80,7 @@ impl Functions {
         let created = created.json(&app.new_project("functions")).send().await;
         let project = created.expect(201).json()["ref"].clone();
         let project: ProjectRef = project.as_str().unwrap().parse().unwrap();
-        let healthy = gantry::data_plane::projects::Status::ActiveHealthy;
+        let healthy = gantry::control::projects::Status::ActiveHealthy;
         node.until(&project, healthy).await;
         let path = format!("/v1/projects/{project}/api-keys?reveal=true");
         let keys = node
@@ -283,6 +288,26 @@ async fn new_version_answers_after_its_deployment() {
     let call = floor.gate.node.delete(&path).as_(&floor.gate.app.owner);
     call.send().await.expect(200);
     assert_eq!(floor.call("/swap").await.0, 404);
+    floor.stop().await;
+}
+
+/// The store of backups has the sources of functions, without their packages and owners.
+#[tokio::test]
+async fn function_in_a_recovered_folder_is_prepared_again() {
+    let floor = Functions::new().await;
+    let text = "Deno.serve(() => new Response('recovered'))";
+    floor.deploy("kept", text, 201).await;
+    assert_eq!(floor.call("/kept").await, (200, "recovered".to_owned()));
+    services::stop_all(&floor.gate.node.app).await;
+    let versions = floor.gate.node.machine.dir().join("functions");
+    let versions = fs::read_dir(versions.join(floor.project.as_str())).unwrap();
+    for version in versions {
+        let version = version.unwrap().path();
+        assert!(version.join("fetched").exists());
+        fs::remove_dir_all(version.join("cache")).unwrap();
+        fs::set_permissions(&version, Permissions::from_mode(0o700)).unwrap();
+    }
+    assert_eq!(floor.call("/kept").await, (200, "recovered".to_owned()));
     floor.stop().await;
 }
 

@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 
 use gantry::{
     app::Settings,
-    data_plane::{projects::Status, services::ServiceOptions},
+    control::{projects::Status, services::state::ServiceOptions},
     platform::http::Transport,
 };
 use gantry_node::{

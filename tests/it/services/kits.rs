@@ -3,7 +3,10 @@
 use std::{fs, fs::Permissions, os::unix::fs::PermissionsExt};
 
 use futures_util::future::join_all;
-use gantry::data_plane::services::{UnavailableReason, stop_all, sweep};
+use gantry::{
+    control::services::{stop_all, sweep},
+    proxy::unavailable::UnavailableReason,
+};
 use gantry_base::ids::{ProjectId, ProjectRef};
 use rustix::process::Pid;
 

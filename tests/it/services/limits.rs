@@ -2,7 +2,7 @@
 
 use std::{fs, sync::Arc};
 
-use gantry::data_plane::{projects::lease, services::sweep};
+use gantry::control::{projects::lease, services::sweep};
 use gantry_node::{
     clusters::{ControlGroups, ResourceLimits, Resources},
     kits::Service,

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, process::Command, sync::
 
 use gantry::{
     app::Settings,
-    data_plane::{projects::Status, services::ServiceOptions},
+    control::{projects::Status, services::state::ServiceOptions},
     platform::http::Transport,
 };
 use gantry_base::ids::ProjectRef;
@@ -109,15 +109,7 @@ impl DataApi {
         };
         let mut node = app.another_in_real_time(options, machine);
         node.start();
-        let created = node
-            .post("/v1/projects")
-            .as_(&app.owner)
-            .json(&app.new_project("data api"))
-            .send()
-            .await
-            .expect(201)
-            .json();
-        let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
+        let project = app.create_project_on(&node, "data api").await;
         node.until(&project, Status::ActiveHealthy).await;
         let keys = node
             .get(&format!("/v1/projects/{project}/api-keys?reveal=true"))
@@ -214,7 +206,7 @@ impl DataApi {
     }
 
     pub(super) async fn stop(mut self) {
-        gantry::data_plane::services::stop_all(&self.gate.node.app).await;
+        gantry::control::services::stop_all(&self.gate.node.app).await;
         self.gate.node.stop().await;
     }
 }

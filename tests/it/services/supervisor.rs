@@ -3,9 +3,12 @@
 use std::fs;
 
 use futures_util::future::join_all;
-use gantry::data_plane::{
-    projects::lease,
-    services::{ServiceState, UnavailableReason, pressure, sweep},
+use gantry::{
+    control::{
+        projects::lease,
+        services::{pressure, state::ServiceState, sweep},
+    },
+    proxy::unavailable::UnavailableReason,
 };
 use gantry_node::kits::Service;
 use rustix::process::{Pid, Signal, kill_process};
@@ -284,7 +287,7 @@ async fn stopped_instance_leaves_no_process_of_a_forking_program() {
     let floor = Floor::new("ok").await;
     let used = floor.acquire().await.unwrap();
     // A connection that stays open holds a child of the program.
-    let gantry::data_plane::service_proxy::upstreams::UpstreamAddress::Unix(socket) =
+    let gantry::proxy::service_proxy::upstreams::UpstreamAddress::Unix(socket) =
         used.upstream().address()
     else {
         panic!("not an instance");

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gantry::data_plane::third_party_auth;
+use gantry::control::third_party_auth;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{

@@ -7,7 +7,7 @@ use gantry::{
         migrations,
         query::{SqlQuery, run_query},
     },
-    data_plane::database_session::{
+    control::database_session::{
         READER,
         session::{ConnectTarget, SessionLimits},
     },

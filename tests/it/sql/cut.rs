@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 
 use gantry::{
     api::database::migrations::{self, MigrationPatch, NewMigration, apply, patch, roll_back},
-    data_plane::database_session::session::ConnectTarget,
+    control::database_session::session::ConnectTarget,
     platform::error::Error,
 };
 use serde_json::json;

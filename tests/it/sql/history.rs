@@ -4,7 +4,7 @@ use gantry::{
     api::database::migrations::{
         self, MigrationPatch, NewMigration, apply, get, patch, record, roll_back,
     },
-    data_plane::database_session::session::ConnectTarget,
+    control::database_session::session::ConnectTarget,
     platform::error::Error,
 };
 use serde_json::{Value, json};

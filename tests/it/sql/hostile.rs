@@ -7,7 +7,7 @@ use gantry::{
         migrations::apply,
         query::{SqlQuery, run_query},
     },
-    data_plane::database_session::{
+    control::database_session::{
         READER,
         session::{DatabaseSession, SessionLimits},
     },

@@ -9,7 +9,7 @@ use gantry::{
         migrations::{self, AppliedMigration, MigrationLimits, NewMigration, apply},
         query::{SqlQuery, run_query},
     },
-    data_plane::database_session::{
+    control::database_session::{
         OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },

@@ -7,7 +7,7 @@ use gantry::{
         MigrationLimits, NewMigration, apply,
         rehearsal::{MigrationRehearsal, rehearse},
     },
-    data_plane::database_session::{
+    control::database_session::{
         OWNER,
         session::{ConnectTarget, DatabaseSession},
     },

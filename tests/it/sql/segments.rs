@@ -2,7 +2,7 @@
 
 use gantry::{
     api::database::migrations::{self, NewMigration, apply, rehearsal::rehearse},
-    data_plane::database_session::session::{ConnectTarget, DatabaseSession},
+    control::database_session::session::{ConnectTarget, DatabaseSession},
     platform::error::Error,
 };
 use serde_json::{Value, json};
@@ -142,7 +142,7 @@ async fn other_migrations_wait_for_segments() {
         .await
         .unwrap();
     let limits = migrations::MigrationLimits {
-        session: gantry::data_plane::database_session::session::SessionLimits {
+        session: gantry::control::database_session::session::SessionLimits {
             time: std::time::Duration::from_millis(300),
             ..LIMITS
         },

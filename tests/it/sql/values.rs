@@ -2,7 +2,7 @@
 
 use gantry::{
     api::database::query::{SqlQuery, run_query},
-    data_plane::database_session::session::ConnectTarget,
+    control::database_session::session::ConnectTarget,
     platform::error::Error,
 };
 use proptest::{

@@ -1,4 +1,4 @@
-//! The committed `openapi.json`, and checks of responses against it.
+//! The committed `generated/openapi.json`, and checks of responses against it.
 
 use std::sync::LazyLock;
 
@@ -8,8 +8,9 @@ use jsonschema::{Draft, Validator};
 use serde_json::{Map, Value, json};
 
 /// The committed document.
-pub(crate) static DOCUMENT: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../../../openapi.json")).unwrap());
+pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../../generated/openapi.json")).unwrap()
+});
 
 /// The schemas of the document as JSON Schema, without additional properties.
 static SCHEMAS: LazyLock<Value> =

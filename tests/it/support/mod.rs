@@ -17,25 +17,25 @@ use chrono::{DateTime, Utc};
 use gantry::{
     api::{accounts, log_drains, logs, oauth, organizations, tokens},
     app::{App, Background, Settings},
-    data_plane::{
-        backups::BackupOptions,
+    control::{
+        backups::state::BackupOptions,
         domains::hostnames::{
             Host,
             dns::{Dns, DnsFuture, Propagation},
             required_records::DnsRecords,
         },
-        postgres_proxy::PublishedAddress,
-        projects::{Status, warm_pool::WarmPoolSize},
-        service_proxy::upstreams::Upstreams,
-        services::ServiceOptions,
+        projects::{Status, state::warm_pool::WarmPoolSize},
+        services::state::ServiceOptions,
     },
     platform::{
         access::{Role, organization_by_slug},
+        context::PublishedLinks,
         db::Db,
-        http::{Api, Transport, openapi::PublishedLinks},
+        http::{Api, Transport},
         rate_limits::{Memory, Options},
         sealing::SealingKey,
     },
+    proxy::postgres_proxy::PublishedAddress,
 };
 use gantry_base::{
     clock::{Clock, Entropy},
@@ -388,7 +388,12 @@ impl TestApp {
 
     /// Creates a project in the home organization through the API.
     pub(crate) async fn create_project(&self, name: &str) -> ProjectRef {
-        let answer = self
+        self.create_project_on(&self.node, name).await
+    }
+
+    /// Creates a project through the API of another server.
+    pub(crate) async fn create_project_on(&self, node: &Node, name: &str) -> ProjectRef {
+        let answer = node
             .post("/v1/projects")
             .as_(&self.owner)
             .json(&self.new_project(name))
@@ -447,15 +452,14 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         node,
         own_database: false,
         project_uid_base: first_uid() + 1000,
-        new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
+        new_table_grants: gantry::control::projects::new_table_grants::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         hold: chrono::TimeDelta::zero(),
         counting: Options::default(),
         dns: Arc::new(Said::default()),
         authority: None,
-        upstreams: Upstreams::default(),
-        service_proxy: gantry::data_plane::service_proxy::Options::default(),
+        service_proxy: gantry::proxy::service_proxy::Options::default(),
         services: ServiceOptions {
             launcher: machine::host().launcher,
             ..ServiceOptions::default()
@@ -469,7 +473,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             outbound: OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]),
             ..log_drains::Options::default()
         },
-        compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+        compute_sizes: gantry::control::projects::sizes::SizeTable::default(),
         project_disk_choice_max: 0,
         branches: gantry::api::branches::BranchOptions::default(),
         // Tests of backups switch them on.
@@ -477,6 +481,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             enabled: false,
             ..BackupOptions::default()
         },
+        fleet: gantry::control::fleet::state::NodeSettings::default(),
     }
 }
 

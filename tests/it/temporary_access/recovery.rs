@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gantry::data_plane::projects::Status;
+use gantry::control::projects::Status;
 use serde_json::{Value, json};
 
 use super::{Login, Site, ended, refused};

@@ -6,7 +6,7 @@ use super::{Source, in_src, mentions, no_breach, root};
 
 /// The wings of `src/`, from the bottom up. Below them are the packages `gantry-node` and
 /// `gantry-base`. Cargo holds their direction.
-const WINGS: [&str; 6] = ["platform", "data_plane", "api", "web", "app", "cli"];
+const WINGS: [&str; 7] = ["platform", "proxy", "control", "api", "web", "app", "cli"];
 /// Entries that `src/` may have.
 const ENTRIES_MAX: usize = 12;
 
@@ -100,10 +100,7 @@ fn grouped_and_inline_imports_are_found() {
         ),
         ["platform", "api", "cli"]
     );
-    assert_eq!(
-        all("crate::data_plane::x(crate::app::Y)"),
-        ["data_plane", "app"]
-    );
+    assert_eq!(all("crate::control::x(crate::app::Y)"), ["control", "app"]);
     assert_eq!(
         all("use crate::{api::{web, cli}, platform}; web::x()"),
         ["platform", "api"]
@@ -111,10 +108,10 @@ fn grouped_and_inline_imports_are_found() {
 }
 
 #[test]
-fn data_plane_declares_no_operations() {
+fn control_declares_no_operations() {
     let mut breaches = Vec::new();
     for file in in_src() {
-        let inside = file.under(&["src/data_plane/", "crates/"]);
+        let inside = file.under(&["src/control/", "src/proxy/", "crates/"]);
         if inside
             && file
                 .code()
@@ -142,6 +139,7 @@ fn source_folder_shows_the_wings() {
 /// first; the others name the role to the programs that make a cluster, or in logs.
 const SUPERUSERS: &[&str] = &[
     "crates/node/src/clusters/superuser/",
+    "crates/node/src/clusters/platform_roles.rs",
     "crates/node/src/clusters/template.rs",
     "crates/node/src/clusters/local_driver.rs",
     "crates/node/src/clusters/upgrade/build.rs",
@@ -154,7 +152,7 @@ fn only_one_folder_opens_superuser_sessions() {
     no_breach(&mentions(
         &in_src(),
         &[
-            "template::SUPERUSER",
+            "platform_roles::SUPERUSER",
             "\"supabase_admin\"",
             ".scripts()",
             "SuperuserSession(",

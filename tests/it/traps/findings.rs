@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use gantry::data_plane::projects::{Status, reconciler};
+use gantry::control::projects::{Status, reconciler};
 use gantry_base::ids::ProjectRef;
 use gantry_node::engines::Engines;
 use tokio::time::timeout;

@@ -8,8 +8,8 @@ use gantry::{
         branches::operator::{self, BranchScripts},
         endpoints,
     },
-    data_plane::{
-        backups::{BackupOptions, upkeep},
+    control::{
+        backups::{state::BackupOptions, upkeep},
         projects::Status,
     },
     platform::audit::Recorder,

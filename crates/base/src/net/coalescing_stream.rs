@@ -19,7 +19,7 @@ const COALESCED_BYTES_MAX: usize = 8 * 1024;
 ///
 /// An HTTP library writes a head and a body as two slices. `writev` costs the kernel half a
 /// microsecond more than `send`, even for one slice, which is more than copying a small message
-/// (decision 0064).
+/// (decision 0077).
 #[derive(Debug)]
 pub struct CoalescingStream {
     stream: TcpStream,

@@ -4,12 +4,14 @@
 use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::{Method, Request, header};
-use tokio::time::timeout;
+use http_body_util::{Full, LengthLimitError};
+use hyper::{Request, header};
 use url::{Host, Url};
 
-use crate::net::outbound::{self, OutboundPolicy};
+use crate::net::{
+    http_client::{HttpClient, RequestError},
+    outbound::OutboundPolicy,
+};
 
 /// Longest URL, in bytes.
 const URL_BYTES_MAX: usize = 2048;
@@ -46,41 +48,31 @@ pub async fn get(
     accept: &'static str,
     bytes_max: usize,
 ) -> Result<Bytes, DocumentProblem> {
-    let request = Request::builder()
-        .method(Method::GET)
-        .uri(url.as_str())
+    let request = Request::get(url.as_str())
         .header(header::ACCEPT, accept)
-        .header(
-            header::USER_AGENT,
-            concat!("gantry/", env!("CARGO_PKG_VERSION")),
-        )
-        .body(Full::<Bytes>::default())
+        .body(Full::default())
         .map_err(|_| "the URL cannot be requested")?;
-    let exchange = async {
-        let client = policy.client(false);
-        let response = client.request(request).await;
-        let response = response.map_err(|error| match outbound::refusal(&error) {
-            Some(refused) => Cow::from(refused.to_string()),
-            None => "the server cannot be reached".into(),
-        })?;
-        let status = response.status();
-        if !status.is_success() {
-            return Err(format!("the server answered {status}; redirects are not followed").into());
+    let problem = |error| problem(&error, bytes_max);
+    let client = HttpClient::new(policy);
+    let sent = client.send(request, TIMEOUT, bytes_max).await;
+    let mut response = sent.map_err(problem)?;
+    let status = response.status;
+    if !status.is_success() {
+        return Err(format!("the server answered {status}; redirects are not followed").into());
+    }
+    response.bytes().await.map_err(problem)
+}
+
+fn problem(error: &RequestError, bytes_max: usize) -> DocumentProblem {
+    match error {
+        RequestError::Refused(refused) => refused.to_string().into(),
+        RequestError::Connection(_) => "the server cannot be reached".into(),
+        RequestError::Body(error) if error.is::<LengthLimitError>() => {
+            format!("the response is over {} KiB", bytes_max / 1024).into()
         }
-        let body = Limited::new(response.into_body(), bytes_max)
-            .collect()
-            .await;
-        match body {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<LengthLimitError>() => {
-                Err(format!("the response is over {} KiB", bytes_max / 1024).into())
-            }
-            Err(_) => Err("the response ends early".into()),
-        }
-    };
-    timeout(TIMEOUT, exchange)
-        .await
-        .unwrap_or_else(|_| Err("the server did not answer in time".into()))
+        RequestError::Body(_) => "the response ends early".into(),
+        RequestError::TimedOut(_) => "the server did not answer in time".into(),
+    }
 }
 
 #[cfg(test)]

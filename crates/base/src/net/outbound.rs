@@ -6,39 +6,18 @@
 
 use std::{
     error::Error as StdError,
-    future::Future,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    pin::Pin,
-    sync::{Arc, LazyLock},
-    task::{Context, Poll},
+    sync::Arc,
     time::Duration,
 };
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{
-        self,
-        connect::{HttpConnector, dns::Name},
-    },
-    rt::{TokioExecutor, TokioTimer},
-};
 use ipnet::IpNet;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::{net::TcpStream, time::timeout};
-use tower::Service;
-use url::{Host, Url};
-
-use crate::net::tls;
+use url::Url;
 
 /// Timeout for resolving a name, and for each connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Lifetime of an idle connection.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum number of idle connections per host.
-const IDLE_MAX: usize = 2;
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The networks to which connections are permitted besides public addresses.
 #[derive(Debug, Clone, Default)]
@@ -50,10 +29,6 @@ pub struct OutboundPolicy {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0} is not a public address, and the operator does not permit it")]
 pub struct RefusedAddress(pub String);
-
-/// An HTTP client that connects to permitted addresses only.
-pub type OutboundClient =
-    legacy::Client<HttpsConnector<HttpConnector<OutboundResolver>>, Full<Bytes>>;
 
 impl OutboundPolicy {
     /// Returns the policy that permits public addresses and these networks.
@@ -82,22 +57,21 @@ impl OutboundPolicy {
     /// Rejects a URL with an IP address that is not permitted. Names are checked by
     /// connections.
     pub fn check_literal(&self, url: &Url) -> Result<(), RefusedAddress> {
-        let address = match url.host() {
-            Some(Host::Ipv4(address)) => IpAddr::V4(address),
-            Some(Host::Ipv6(address)) => IpAddr::V6(address),
-            Some(Host::Domain(_)) | None => return Ok(()),
-        };
-        if self.permits(address) {
-            Ok(())
-        } else {
-            Err(RefusedAddress(address.to_string()))
+        self.check_host(url.host_str().unwrap_or_default())
+    }
+
+    /// Rejects a host that is an IP address and not permitted.
+    pub(super) fn check_host(&self, host: &str) -> Result<(), RefusedAddress> {
+        match without_brackets(host).parse() {
+            Ok(address) if !self.permits(address) => Err(RefusedAddress(address.to_string())),
+            _ => Ok(()),
         }
     }
 
     /// Returns the permitted addresses of a name or a textual address. Fails with
     /// [`RefusedAddress`] inside if there are others only.
     pub async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = without_brackets(host);
         let found = timeout(CONNECT_TIMEOUT, tokio::net::lookup_host((host, port)))
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
@@ -118,76 +92,11 @@ impl OutboundPolicy {
             .await
             .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
-
-    /// Returns a connector that resolves names to permitted addresses only. Hosts that are IP
-    /// addresses are not resolved: check them with [`Self::check_literal`].
-    pub fn connector(&self) -> HttpConnector<OutboundResolver> {
-        let mut connector = HttpConnector::new_with_resolver(OutboundResolver(self.clone()));
-        connector.enforce_http(false);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_nodelay(true);
-        connector
-    }
-
-    /// Returns an HTTP client. It does not follow redirects. With `http2`, HTTP/2 is used if the
-    /// server offers it over TLS.
-    pub fn client(&self, http2: bool) -> OutboundClient {
-        let builder = HttpsConnectorBuilder::new()
-            .with_tls_config(client_tls())
-            .https_or_http();
-        let connector = if http2 {
-            builder
-                .enable_all_versions()
-                .wrap_connector(self.connector())
-        } else {
-            builder.enable_http1().wrap_connector(self.connector())
-        };
-        legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(IDLE_MAX)
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .build(connector)
-    }
 }
 
-/// The certificate authorities of the system. Shared, because loading them is slow.
-static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    Arc::new(roots)
-});
-
-/// Returns the certificate authorities of the system.
-pub fn system_roots() -> Arc<RootCertStore> {
-    ROOTS.clone()
-}
-
-fn client_tls() -> ClientConfig {
-    // The provider supports the default versions.
-    ClientConfig::builder_with_provider(tls::provider())
-        .with_protocol_versions(rustls::DEFAULT_VERSIONS)
-        .unwrap_or_else(|_| ClientConfig::builder())
-        .with_root_certificates(system_roots())
-        .with_no_client_auth()
-}
-
-/// Resolves names to permitted addresses.
-#[derive(Debug, Clone)]
-pub struct OutboundResolver(OutboundPolicy);
-
-impl Service<Name> for OutboundResolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        let policy = self.0.clone();
-        Box::pin(async move { Ok(policy.resolve(name.as_str(), 0).await?.into_iter()) })
-    }
+/// Returns a host without the brackets of an IPv6 address.
+fn without_brackets(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// Returns the refused address among the sources of an error.
@@ -335,20 +244,5 @@ mod tests {
             assert!(refused.check_literal(&url).is_err(), "{spelling}");
         }
         assert!(permitted.resolve("localhost", 1).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn client_checks_the_resolved_address() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let request = hyper::Request::get(format!("http://localhost:{port}/"))
-            .body(Full::default())
-            .unwrap();
-        let error = OutboundPolicy::default()
-            .client(false)
-            .request(request)
-            .await
-            .unwrap_err();
-        assert!(refusal(&error).is_some(), "{error:?}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{
     fmt, fs, io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,6 +20,8 @@ use rustls::{
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
+
+use crate::files::replace;
 
 /// Number of issued certificates that are cached.
 const CERTIFICATES_MAX: usize = 1000;
@@ -159,7 +161,7 @@ impl Authority {
             Ok(pem) => KeyPair::from_pem(&pem)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = KeyPair::generate()?;
-                replace(&key_file, &key.serialize_pem(), 0o600)
+                replace(&key_file, key.serialize_pem(), 0o600)
                     .map_err(|cause| at(&key_file)(cause.into()))?;
                 key
             }
@@ -230,24 +232,6 @@ impl ResolvesServerCert for Authority {
     }
 }
 
-fn replace(file: &Path, text: &str, mode: u32) -> io::Result<()> {
-    use io::Write;
-    use std::os::unix::fs::PermissionsExt;
-
-    let unfinished = file.with_extension("tmp");
-    let _ = fs::remove_file(&unfinished);
-    let mut new = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&unfinished)?;
-    // Set explicitly, independent of the umask: clients of any account read the certificate to
-    // trust it.
-    new.set_permissions(fs::Permissions::from_mode(mode))?;
-    new.write_all(text.as_bytes())?;
-    fs::rename(&unfinished, file)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -262,8 +246,8 @@ mod tests {
             .unwrap();
         let cert_file = dir.join("cert.pem");
         let key_file = dir.join("key.pem");
-        replace(&cert_file, &cert.pem(), 0o644).unwrap();
-        replace(&key_file, &key.serialize_pem(), 0o600).unwrap();
+        replace(&cert_file, cert.pem(), 0o644).unwrap();
+        replace(&key_file, key.serialize_pem(), 0o600).unwrap();
         (cert_file, key_file)
     }
 

@@ -15,8 +15,8 @@ use tokio::{
     time,
 };
 
-use super::{Bounds, budget::MemoryBudget};
-use crate::QueryError;
+use super::{bounds::Bounds, budget::MemoryBudget};
+use crate::answer::QueryError;
 
 /// A lane of queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use datafusion::{
 };
 use futures_util::StreamExt as _;
 
-use super::single_child;
+use super::plan::single_child;
 
 /// Checks one batch. An error ends the query.
 pub(super) type BatchCheck = Box<dyn FnMut(&RecordBatch) -> Result<()> + Send>;

@@ -29,7 +29,7 @@ use datafusion::{
 };
 use futures_util::{StreamExt as _, stream};
 
-use super::{count_keys::Keys, single_child};
+use super::{count_keys::Keys, plan::single_child};
 
 /// Maximum number of counts per key.
 const COUNTS_MAX: usize = 16;

@@ -2,7 +2,7 @@
 
 use datafusion::{arrow::error::ArrowError, common::DataFusionError};
 
-use crate::answer::{QueryError, error_chain};
+use crate::{answer::QueryError, store::error_chain};
 
 /// Maximum length of an engine message that is shown to the client, in characters.
 const MESSAGE_CHARS_MAX: usize = 300;

@@ -15,7 +15,7 @@ use datafusion::{
 };
 use serde_json::{Map, Number, Value as Json};
 
-use super::{Statement, functions};
+use super::{functions, statement::Statement};
 
 /// Collects JSON rows up to a size limit.
 pub(super) struct JsonRows {

@@ -24,9 +24,11 @@ use datafusion::{
 };
 
 use super::{
-    TABLE, aggregates,
+    aggregates,
     fragments::{Fragments, TimeRange},
-    functions, table,
+    functions,
+    statement::TABLE,
+    table,
 };
 
 /// Parser recursion limit for translated statements, which nest deeper than client SQL.

@@ -12,8 +12,8 @@ use datafusion::{
 };
 
 use super::{
-    TABLE,
     fragments::{Fragments, TimeRange},
+    statement::TABLE,
 };
 
 /// Coarsest sort key in microseconds that the incremental scan supports.
@@ -239,11 +239,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        Dialect::{self, BigQuery, ClickHouse},
         dialects,
         engine::functions,
         event::{Attributes, Event, Source},
         layout,
+        sql::Dialect::{self, BigQuery, ClickHouse},
     };
 
     const HOUR: TimeRange = (3_600_000_000 - 1, 7_200_000_000 - 1);

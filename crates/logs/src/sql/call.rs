@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use super::{
-    Result, SqlExpr, Translator, Type, check_length, excerpt,
     function::{FunctionKind, FunctionSpec, ReturnType, Translation},
-    invalid, quote_literal,
     scope::Scope,
+    sql_expr::{SqlExpr, Type},
+    text::{Result, check_length, excerpt, invalid, quote_literal},
     time::{local_time, time_unit, time_zone},
+    translator::Translator,
 };
 use crate::{
     answer::QueryError,

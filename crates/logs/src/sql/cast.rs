@@ -1,6 +1,10 @@
 //! Casts between the types of the dialects.
 
-use super::{Result, SqlExpr, Translator, Type, excerpt, invalid};
+use super::{
+    sql_expr::{SqlExpr, Type},
+    text::{Result, excerpt, invalid},
+    translator::Translator,
+};
 
 impl Translator<'_> {
     /// Casts a value to a type of the dialect. A safe cast returns null for invalid values.

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 
 use super::{
-    Dialect, Result, SqlExpr, TRANSLATED_BYTES_MAX, Translator, Type, excerpt, invalid,
-    quote_literal,
+    dialect::Dialect,
     scope::{Resolution, Scope},
+    sql_expr::{SqlExpr, Type},
+    text::{Result, TRANSLATED_BYTES_MAX, excerpt, invalid, quote_literal},
     time::time_unit_named,
+    translator::Translator,
 };
 use crate::engine::sqlparser::ast::{
     Array, BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DateTimeField, Expr, Ident, Value,

@@ -1,9 +1,11 @@
 //! `ORDER BY … WITH FILL` of a statement.
 
 use super::{
-    Result, SqlExpr, Translator, Type, excerpt, invalid,
     naming::clickhouse_name,
     scope::{OutputColumn, Scope},
+    sql_expr::{SqlExpr, Type},
+    text::{Result, excerpt, invalid},
+    translator::Translator,
 };
 use crate::engine::{
     Fill, FillUnit,
@@ -81,7 +83,7 @@ impl<'a> Translator<'a> {
     /// Returns the step in a unit.
     fn fill_step(&mut self, step: &'a Expr, unit: FillUnit) -> Result<i64> {
         let SqlExpr { ty, literal, .. } = self.expression(step, &mut Scope::default())?;
-        let number = match super::json::index_literal(step) {
+        let number = match super::literal::index_literal(step) {
             Some(number) if unit != FillUnit::Microsecond => return Ok(number),
             number => number.map(|number| format!("{number} second")),
         };

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use super::{
-    Dialect, READS_MAX, Result, Translator, excerpt, invalid,
+    dialect::Dialect,
     parse::rewrite::{ARRAY_JOIN, LEFT_ARRAY_JOIN},
     query::QuerySql,
-    quote_identifier,
     scope::{Scope, ScopeTable, TableColumns},
+    text::{Result, excerpt, invalid, quote_identifier},
+    translator::{READS_MAX, Translator},
 };
 use crate::{
     engine::{

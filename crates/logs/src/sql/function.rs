@@ -1,6 +1,12 @@
 //! Function tables as data: the arity, return type and translation of each function.
 
-use super::{Result, SqlExpr, Translator, Type, call::Call, scope::Scope};
+use super::{
+    call::Call,
+    scope::Scope,
+    sql_expr::{SqlExpr, Type},
+    text::Result,
+    translator::Translator,
+};
 
 /// The functions of a dialect.
 pub(crate) type FunctionTable = &'static [&'static [FunctionSpec]];

@@ -3,10 +3,13 @@
 use std::fmt::Write as _;
 
 use super::{
-    Result, SqlExpr, Translator, Type, call::Call, check_length, invalid, quote_literal,
+    call::Call,
     scope::Scope,
+    sql_expr::{SqlExpr, Type},
+    text::{Result, check_length, invalid, quote_literal},
+    translator::Translator,
 };
-use crate::engine::sqlparser::ast::{Expr, UnaryOperator, Value};
+use crate::sql::literal::index_literal;
 
 impl<'a> Translator<'a> {
     /// `JSONExtract…(text, place…)`: the engine's function over the text and the place, which is a
@@ -87,22 +90,6 @@ impl<'a> Translator<'a> {
             format!("{function}({})", value.sql),
             Type::Text,
         ))
-    }
-}
-
-/// Returns the value of a literal with an optional minus sign.
-pub(super) fn index_literal(expr: &Expr) -> Option<i64> {
-    match expr {
-        Expr::Value(value) => match &value.value {
-            Value::Number(digits, _) => digits.parse().ok(),
-            _ => None,
-        },
-        Expr::UnaryOp {
-            op: UnaryOperator::Minus,
-            expr,
-        } => Some(-index_literal(expr)?),
-        Expr::Nested(inner) => index_literal(inner),
-        _ => None,
     }
 }
 

@@ -1,10 +1,11 @@
 //! Lists: functions with lambdas, and `ARRAY JOIN`.
 
 use super::{
-    Result, SqlExpr, Translator, Type,
     call::Call,
-    check_length, invalid,
     scope::{ArrayJoin, Scope},
+    sql_expr::{SqlExpr, Type},
+    text::{Result, check_length, invalid},
+    translator::Translator,
 };
 use crate::engine::sqlparser::ast::{Expr, Query, SelectItem, SetExpr};
 

@@ -1,6 +1,11 @@
 //! Operators with implicit conversions of their operands.
 
-use super::{Result, SqlExpr, Translator, Type, invalid, scope::Scope};
+use super::{
+    scope::Scope,
+    sql_expr::{SqlExpr, Type},
+    text::{Result, invalid},
+    translator::Translator,
+};
 use crate::engine::sqlparser::ast::{BinaryOperator, Expr, UnaryOperator};
 
 impl<'a> Translator<'a> {

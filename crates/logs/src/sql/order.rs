@@ -1,9 +1,11 @@
 //! `GROUP BY` and `ORDER BY`.
 
 use super::{
-    Dialect, Result, Translator, excerpt, invalid,
+    dialect::Dialect,
     scope::{OutputColumn, Scope},
     select::Projection,
+    text::{Result, excerpt, invalid},
+    translator::Translator,
 };
 use crate::engine::sqlparser::ast::{Expr, GroupByExpr, OrderByExpr, OrderByOptions, Value};
 

@@ -1,8 +1,12 @@
 //! Predicates: comparisons with lists and ranges, null tests, subqueries and chains of conditions.
 
 use super::{
-    Result, SqlExpr, Translator, Type, call::Call, invalid, query::QuerySql, quote_literal,
+    call::Call,
+    query::QuerySql,
     scope::Scope,
+    sql_expr::{SqlExpr, Type},
+    text::{Result, invalid, quote_literal},
+    translator::Translator,
 };
 use crate::engine::{
     escape_like,

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{
-    Result, Translator, check_length,
     fill::reject_fill,
-    invalid,
     parse::rewrite::VALUE,
     scope::{CommonTable, OutputColumn, Scope, ScopeTable, TableColumns},
+    text::{Result, check_length, invalid},
+    translator::Translator,
 };
 use crate::{
     answer::ROWS_MAX,

@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 
 use super::{
-    Dialect, Result, SqlExpr, Translator, Type, invalid, quote_identifier, quote_literal,
-    sql_expr::NumberColumn,
+    dialect::Dialect,
+    sql_expr::{NumberColumn, SqlExpr, Type},
+    text::{Result, invalid, quote_identifier, quote_literal},
+    translator::Translator,
 };
 use crate::{
     engine::sqlparser::ast::{Expr, Ident},

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{
-    Result, Translator, excerpt, invalid,
     naming::clickhouse_name,
     query::{LimitBy, QuerySql},
     scope::{OutputColumn, RecordCondition, Scope},
+    text::{Result, excerpt, invalid},
+    translator::Translator,
 };
 use crate::engine::sqlparser::ast::{Distinct, Expr, GroupByExpr, OrderByExpr, Select, SelectItem};
 

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use super::{
-    Result, SqlExpr, Translator, Type,
     call::{Call, quantile_level, whole_number},
-    check_length, invalid,
     lambda::list_length,
-    quote_literal,
     scope::Scope,
+    sql_expr::{SqlExpr, Type},
     subscript::tuple_element,
+    text::{Result, check_length, invalid, quote_literal},
+    translator::Translator,
 };
 
 /// Maximum number of quantiles in one call.

@@ -1,6 +1,6 @@
 //! Translated expressions and their types.
 
-use super::Dialect;
+use super::dialect::Dialect;
 
 /// The type of a translated expression, as far as it affects the generated SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,12 +2,12 @@
 //! records of `metadata`.
 
 use super::{
-    Result, SqlExpr, Translator, Type,
     call::{Call, whole_number},
-    excerpt,
     expression::unsupported,
-    invalid, quote_literal,
     scope::{Resolution, Scope},
+    sql_expr::{SqlExpr, Type},
+    text::{Result, excerpt, invalid, quote_literal},
+    translator::Translator,
 };
 use crate::engine::sqlparser::ast::{AccessExpr, Expr, Function, Subscript, Value};
 

@@ -1,12 +1,12 @@
 //! Time units, intervals and functions of time.
 
 use super::{
-    Result, SqlExpr, Translator, Type,
     call::{ArgumentType, Call},
-    excerpt, invalid,
-    json::index_literal,
-    quote_literal,
+    literal::index_literal,
     scope::Scope,
+    sql_expr::{SqlExpr, Type},
+    text::{Result, excerpt, invalid, quote_literal},
+    translator::Translator,
 };
 use crate::engine::{
     TimeZone,

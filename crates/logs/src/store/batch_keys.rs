@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use smol_str::SmolStr;
 
-use super::{Batch, ReaderOffset, Store, StoreError};
+use super::batch::ReaderOffset;
 
 /// A digest that identifies a batch within its project.
 pub type BatchKey = [u8; 16];
@@ -99,30 +99,6 @@ impl BatchKeys {
     pub(super) fn reader_offsets(&self) -> impl Iterator<Item = ReaderOffset> {
         let keys = self.by_age.iter();
         keys.map(|(at, project, key)| to_reader_offset(project, key, *at))
-    }
-}
-
-impl Store {
-    /// Appends a batch without a reader offset and remembers its key, also after a restart, until
-    /// there are [`BATCH_KEYS_PROJECT_MAX`] newer ones of the project or an hour has passed. `now`
-    /// is in microseconds since 1970.
-    pub async fn append_with_key(
-        &self,
-        batch: Batch,
-        key: &BatchKey,
-        now: i64,
-    ) -> Result<(), StoreError> {
-        let reader_offset = Some(to_reader_offset(&batch.project, key, now));
-        self.append(Batch {
-            reader_offset,
-            ..batch
-        })
-        .await
-    }
-
-    /// Whether a batch with this key was appended recently.
-    pub fn has_batch(&self, project: &str, key: &BatchKey) -> bool {
-        self.shared.index().batch_keys.contains(project, key)
     }
 }
 

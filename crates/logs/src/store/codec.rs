@@ -10,7 +10,7 @@ use serde::{
     },
 };
 
-use super::ReaderOffset;
+use super::batch::ReaderOffset;
 use crate::{
     event::{Attributes, Event, Severity, Source, TEXT_BYTES_MAX, Value},
     layout,

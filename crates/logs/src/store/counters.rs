@@ -43,11 +43,7 @@ impl Counters {
     ) -> io::Result<()> {
         let is_damaged = |segment: &&Segment| segment.is_damaged;
         let damaged = recovered.index.segments.iter().filter(is_damaged).count();
-        let set_aside = disk
-            .list()?
-            .iter()
-            .filter(|name| log::is_set_aside(name))
-            .count();
+        let set_aside = log::count_set_aside(disk)?;
         self.damaged_segments.add((damaged + set_aside) as u64);
         self.dropped_bytes
             .add(recovered.damage.iter().map(|it| it.bytes).sum());

@@ -9,6 +9,8 @@ use std::{
     sync::Arc,
 };
 
+use super::error::StoreError;
+
 /// A directory of append-only files.
 pub(super) trait Disk: Debug + Send + Sync {
     /// Returns the file names.
@@ -56,6 +58,23 @@ impl DiskDirectory {
             handle: File::open(path)?,
         })
     }
+}
+
+/// Locks a data directory until the returned file is closed.
+pub(super) fn lock_folder(folder: &Path) -> Result<File, StoreError> {
+    let lock = File::create(folder.join("lock"))?;
+    lock.try_lock()
+        .map_err(|_| StoreError::Locked(folder.to_owned()))?;
+    Ok(lock)
+}
+
+/// Runs work on a thread that may block.
+pub(super) async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)
 }
 
 /// Waits until the entries of a directory are durable.

@@ -16,7 +16,11 @@ use datafusion::{
     },
 };
 
-use super::{StoreError, checksums, names::FileName};
+use super::{
+    checksums,
+    error::StoreError,
+    names::{FileName, Volume},
+};
 use crate::{event::Event, layout};
 
 /// Maximum number of rows converted at once.
@@ -30,21 +34,6 @@ const GROUP_ROWS: usize = 64 * 1024;
 const GROUP_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of rows of a page, the smallest unit that a query reads of a column.
 const PAGE_ROWS: usize = 8192;
-
-/// Number of rows and their approximate size in memory.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Volume {
-    pub(super) rows: u64,
-    pub(super) bytes: u64,
-}
-
-impl Volume {
-    /// Returns the number of average rows within both limits, at least one.
-    fn rows_within(self, bytes_max: u64, rows_max: usize) -> usize {
-        let fit = bytes_max.saturating_mul(self.rows) / self.bytes.max(1);
-        usize::try_from(fit).unwrap_or(rows_max).clamp(1, rows_max)
-    }
-}
 
 /// Returns the settings of the Parquet writer.
 fn properties(volume: Volume) -> WriterProperties {

@@ -12,6 +12,7 @@ use datafusion::arrow::array::RecordBatch;
 use smol_str::SmolStr;
 
 use super::{
+    batch::ReaderOffset,
     batch_keys::{self, BatchKeys},
     codec::{LineSpan, Record},
     disk::LogFile,
@@ -175,10 +176,7 @@ impl Index {
         }
     }
 
-    fn store_reader_offsets(
-        &mut self,
-        reader_offsets: impl IntoIterator<Item = super::ReaderOffset>,
-    ) {
+    fn store_reader_offsets(&mut self, reader_offsets: impl IntoIterator<Item = ReaderOffset>) {
         for reader_offset in reader_offsets {
             if batch_keys::is_batch_key(&reader_offset) {
                 self.batch_keys.insert(&reader_offset);

@@ -56,6 +56,12 @@ pub(super) fn is_set_aside(file_name: &str) -> bool {
     file_name.ends_with(SET_ASIDE_SUFFIX)
 }
 
+/// Returns the number of damaged segments that were set aside.
+pub(super) fn count_set_aside(disk: &dyn Disk) -> io::Result<usize> {
+    let names = disk.list()?;
+    Ok(names.iter().filter(|name| is_set_aside(name)).count())
+}
+
 /// The number and the valid length of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentEnd {

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, ops::Range};
 
 use super::{
-    Options,
     names::{self, FileName, StoredFile},
+    options::Options,
 };
 
 /// Upper bound of the smallest size class in bytes. Each class is eight times larger than the

@@ -7,7 +7,7 @@
 use chrono::DateTime;
 use datafusion::object_store::path::Path;
 
-use super::{FileEntry, StoreError, files::Volume};
+use super::error::StoreError;
 
 /// Maximum length of the name of a project or node, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -54,6 +54,14 @@ pub(super) fn day_folder(project: &str, day: i64) -> Path {
     project_folder(project).join(format_day(day))
 }
 
+/// Returns the project of a path, which is its first component.
+pub(super) fn project_of(path: &Path) -> String {
+    match path.parts().next() {
+        Some(project) => project.as_ref().to_owned(),
+        None => String::new(),
+    }
+}
+
 /// The suffix of the marker beside a damaged file.
 const MARKER_SUFFIX: &str = ".damaged";
 
@@ -83,6 +91,21 @@ pub(super) fn missing_file(marker: &Path) -> Option<Path> {
 fn file_before(marker: &Path, suffix: &str) -> Option<Path> {
     let path = Path::from(marker.as_ref().strip_suffix(suffix)?);
     FileName::parse(&path).map(|_| path)
+}
+
+/// Number of rows and their approximate size in memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Volume {
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
+}
+
+impl Volume {
+    /// Returns the number of average rows within both limits, at least one.
+    pub(super) fn rows_within(self, bytes_max: u64, rows_max: usize) -> usize {
+        let fit = bytes_max.saturating_mul(self.rows) / self.bytes.max(1);
+        usize::try_from(fit).unwrap_or(rows_max).clamp(1, rows_max)
+    }
 }
 
 /// The content of a file name.
@@ -145,6 +168,21 @@ impl FileName {
             bytes: bytes.parse().ok()?,
         })
     }
+}
+
+/// A file of lines, described by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    /// The path in [`super::View::objects`].
+    pub path: Path,
+    /// Size in bytes.
+    pub size: u64,
+    /// Number of lines.
+    pub rows: u64,
+    /// The earliest timestamp of a line.
+    pub earliest: i64,
+    /// The latest timestamp of a line.
+    pub latest: i64,
 }
 
 /// A file of the object store with its parsed name.

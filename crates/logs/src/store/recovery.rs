@@ -6,8 +6,9 @@
 use std::{io, sync::Arc};
 
 use super::{
-    StoreError, codec,
+    codec,
     disk::{Disk, LogFile},
+    error::StoreError,
     index::{Index, Segment},
     log::{self, EndRecord, FRAME_HEADER_BYTES, FrameSalt, SegmentEnd, SegmentHeader},
 };

@@ -11,19 +11,18 @@ use bytes::Bytes;
 use datafusion::object_store::{
     self, ObjectStore, ObjectStoreExt as _, local::LocalFileSystem, path::Path,
 };
-use futures_util::StreamExt as _;
 
 use super::{
-    StoreError,
     checksums::Damage,
-    codec,
-    codec::{LineSpan, Record},
-    damage::{DamagedFiles, Listing, read_file, remove_markers},
-    disk::{Disk as _, DiskDirectory},
+    codec::{self, LineSpan, Record},
+    damage::{read_file, remove_markers},
+    disk::{Disk as _, DiskDirectory, in_background, lock_folder},
+    error::StoreError,
     files,
     known_files::KnownFiles,
+    listing::{self, DamagedFiles},
     log,
-    names::{self, StoredFile},
+    names::{self, StoredFile, project_of},
     objects::LocalObjects,
     recovery::{self, LogDamage},
 };
@@ -261,14 +260,8 @@ impl StoreFolders {
 
     /// Locks all data directories.
     fn lock(&self) -> Result<Vec<fs::File>, StoreError> {
-        let mut locks = Vec::new();
-        for folder in &self.folders {
-            let lock = fs::File::create(folder.join("lock"))?;
-            lock.try_lock()
-                .map_err(|_| StoreError::Locked(folder.clone()))?;
-            locks.push(lock);
-        }
-        Ok(locks)
+        let folders = self.folders.iter();
+        folders.map(|folder| lock_folder(folder)).collect()
     }
 
     /// Returns the object store for reading, or `None` if there are no files yet.
@@ -287,12 +280,7 @@ impl StoreFolders {
 
 /// Returns all files, damaged ones included, sorted by path.
 async fn list(objects: &dyn ObjectStore) -> Result<Vec<StoredFile>, StoreError> {
-    let mut listing = Listing::default();
-    let mut found = objects.list(None);
-    while let Some(meta) = found.next().await {
-        listing.add(&meta?);
-    }
-    let split = listing.split(&DamagedFiles::default());
+    let split = listing::list(objects, None, &DamagedFiles::default()).await?;
     let all = split.files.into_iter().chain(split.damaged);
     let sorted: BTreeMap<_, _> = all.map(|file| (file.path.clone(), file)).collect();
     Ok(sorted.into_values().collect())
@@ -326,11 +314,6 @@ fn lines_of(
     events
 }
 
-fn project_of(path: &Path) -> String {
-    let first = path.parts().next();
-    first.map_or_else(String::new, |part| part.as_ref().to_owned())
-}
-
 /// Moves a file, also to another file system.
 fn move_file(from: &FilePath, to: &FilePath) -> io::Result<()> {
     if fs::rename(from, to).is_err() {
@@ -338,12 +321,4 @@ fn move_file(from: &FilePath, to: &FilePath) -> io::Result<()> {
         fs::remove_file(from)?;
     }
     Ok(())
-}
-
-async fn in_background<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(io::Error::other)
 }

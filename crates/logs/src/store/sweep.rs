@@ -6,11 +6,12 @@ use datafusion::object_store::path::Path;
 use futures_util::StreamExt as _;
 
 use super::{
-    Store, StoreError,
-    damage::{Listing, SplitListing},
+    error::StoreError,
+    listing::{Listing, SplitListing},
     merge_policy::{self, merge_candidates},
-    names::{self, StoredFile},
-    upkeep::{REMEMBERED_MAX, Upkeep, project_of},
+    names::{self, StoredFile, project_of},
+    state::Store,
+    upkeep_state::{REMEMBERED_MAX, Upkeep},
 };
 
 /// Maximum difference between the clocks of nodes, in microseconds.
@@ -88,7 +89,7 @@ impl Store {
             damaged,
             orphans,
         } = listing;
-        upkeep.mark_obsolete(&self.shared, orphans, now);
+        upkeep.mark_obsolete(&self.shared.pins, orphans, now);
         let Some(first) = files.first().or(damaged.first()) else {
             return Vec::new();
         };
@@ -100,10 +101,10 @@ impl Store {
                     names::damage_marker(&file.path),
                     names::missing_marker(&file.path),
                 ];
-                upkeep.mark_obsolete(&self.shared, markers, now);
+                upkeep.mark_obsolete(&self.shared.pins, markers, now);
             }
             let files = files.into_iter().chain(damaged).map(|file| file.path);
-            upkeep.mark_obsolete(&self.shared, files, now);
+            upkeep.mark_obsolete(&self.shared.pins, files, now);
             return Vec::new();
         }
         let (own, superseded) = self.own_files(files);
@@ -111,7 +112,7 @@ impl Store {
             self.shared.known.add(&file.path);
         }
         upkeep.mark_obsolete(
-            &self.shared,
+            &self.shared.pins,
             superseded.into_iter().map(|file| file.path),
             now,
         );

@@ -8,38 +8,22 @@
 //! A spool file without lines records the number of the next line of a tail. Files of segments that
 //! are still in the log are remains of an interrupted flush.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use smol_str::SmolStr;
-use tokio::sync::{Mutex, OwnedMutexGuard, watch};
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::{
-    Store, StoreError, StoreState,
-    disk::{Disk, LogFile},
+    disk::{Disk, LogFile, in_background},
+    error::StoreError,
     index::FrameExtent,
-    names, spool,
-    spool::{SpoolFile, SpoolReader},
+    names,
+    spool::{self, SpoolFile, SpoolReader},
+    state::{Store, StoreState},
+    tail_state::{ProjectTail, TailMap, TailState},
     view,
 };
 use crate::event::{Event, Value};
-
-/// A tail as readers see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TailState {
-    /// The name given by the call that opened the tail. Numbers of lines are valid in it only.
-    pub epoch: String,
-    /// The number of the first line that can be read.
-    pub first: u64,
-    /// The number of the next line that will be appended.
-    pub end: u64,
-    /// As [`Self::end`] when the store was opened. Positions of earlier processes are not beyond
-    /// it, unless the log was damaged.
-    pub recovered_end: u64,
-}
 
 /// Bounds of one read. At least one line is returned.
 #[derive(Debug, Clone, Copy)]
@@ -59,136 +43,6 @@ pub struct TailBatch {
     pub next: u64,
     /// The lines.
     pub events: Vec<Event>,
-}
-
-/// The tails of a store.
-#[derive(Debug)]
-pub(super) struct Tails {
-    by_project: Arc<Mutex<HashMap<SmolStr, ProjectTail>>>,
-    changes: parking_lot::Mutex<HashMap<SmolStr, watch::Sender<u64>>>,
-}
-
-#[derive(Debug)]
-struct ProjectTail {
-    epoch: String,
-    /// The number of the first line that is in the log.
-    base: u64,
-    /// Spool files by segment. The last one is kept, possibly without lines.
-    spool: BTreeMap<u64, SpoolFile>,
-    recovered_end: u64,
-}
-
-impl ProjectTail {
-    fn bytes(&self) -> u64 {
-        self.spool.values().map(|file| file.bytes).sum()
-    }
-
-    fn state(&self, shared: &StoreState, project: &str) -> TailState {
-        let spooled = self.spool.values().find(|file| file.rows > 0);
-        TailState {
-            epoch: self.epoch.clone(),
-            first: spooled.map_or(self.base, |file| file.first),
-            end: self.base + rows_in_log(shared, project),
-            recovered_end: self.recovered_end,
-        }
-    }
-
-    /// Removes the oldest spool file with lines. The last file is replaced by an empty one, because
-    /// its name records the number of the next line.
-    fn remove_oldest(&mut self, disk: &dyn Disk, project: &str) -> io::Result<()> {
-        let Some((segment, file)) = self.spool.iter().find(|(_, file)| file.rows > 0) else {
-            return Ok(());
-        };
-        let (segment, file) = (*segment, file.clone());
-        let is_last = self.spool.last_key_value().map(|(last, _)| *last) == Some(segment);
-        if is_last {
-            let marker = SpoolFile::new(project, &self.epoch, segment, file.end(), 0);
-            disk.create(&marker.name)?;
-            disk.sync()?;
-            self.spool.insert(segment, marker);
-        } else {
-            self.spool.remove(&segment);
-        }
-        disk.remove(&file.name)?;
-        // Earlier files without lines are superseded.
-        while let Some((first, file)) = self.spool.first_key_value()
-            && file.rows == 0
-            && self.spool.len() > 1
-        {
-            disk.remove(&file.name)?;
-            let first = *first;
-            self.spool.remove(&first);
-        }
-        Ok(())
-    }
-}
-
-fn rows_in_log(shared: &StoreState, project: &str) -> u64 {
-    let index = shared.index();
-    let mut rows = 0;
-    for segment in &index.segments {
-        if let Some(pending) = segment.projects.get(project) {
-            rows += pending.extents.iter().map(|it| it.span.rows).sum::<u64>();
-        }
-    }
-    rows
-}
-
-impl Tails {
-    /// Reads the names of spool files after the log was recovered.
-    pub(super) fn recover(shared: &StoreState, disk: &dyn Disk) -> io::Result<Self> {
-        let first_unflushed = shared.index().first_unflushed();
-        let mut tails: HashMap<SmolStr, ProjectTail> = HashMap::new();
-        let mut found = Vec::new();
-        for name in disk.list()? {
-            let Some((project, epoch, segment, mut file)) = spool::parse(&name) else {
-                continue;
-            };
-            if segment >= first_unflushed {
-                disk.remove(&name)?;
-                continue;
-            }
-            if file.rows > 0 {
-                file.bytes = disk.open(&name)?.length()?;
-            }
-            found.push((segment, SmolStr::from(project), epoch.to_owned(), file));
-        }
-        // Of files of one segment, the one with lines precedes the one that replaces it.
-        found.sort_by_key(|(segment, _, _, file)| (*segment, file.first));
-        for (segment, project, epoch, file) in found {
-            let tail = tails.entry(project).or_insert_with(|| ProjectTail {
-                epoch: epoch.clone(),
-                base: 0,
-                spool: BTreeMap::new(),
-                recovered_end: 0,
-            });
-            if tail.epoch != epoch {
-                // A later tail of the project. The removal of the earlier one was interrupted.
-                for stale in std::mem::take(&mut tail.spool).into_values() {
-                    disk.remove(&stale.name)?;
-                }
-                tail.epoch = epoch;
-            }
-            tail.base = file.end();
-            if let Some(replaced) = tail.spool.insert(segment, file) {
-                disk.remove(&replaced.name)?;
-            }
-        }
-        for (project, tail) in &mut tails {
-            tail.recovered_end = tail.base + rows_in_log(shared, project);
-        }
-        Ok(Self {
-            by_project: Arc::new(Mutex::new(tails)),
-            changes: parking_lot::Mutex::default(),
-        })
-    }
-
-    /// Notifies readers of a project after an append.
-    pub(super) fn notify(&self, project: &str) {
-        if let Some(changes) = self.changes.lock().get(project) {
-            changes.send_modify(|count| *count += 1);
-        }
-    }
 }
 
 /// Lines that a read takes from one place.
@@ -219,7 +73,7 @@ impl Store {
         let (project, epoch) = (SmolStr::from(project), epoch.to_owned());
         self.with_tails(move |tails, shared, disk| {
             if let Some(tail) = tails.get(&project) {
-                return Ok(tail.state(shared, &project));
+                return Ok(tail.state(&shared.index(), &project));
             }
             let segment = shared.index().first_unflushed().saturating_sub(1);
             let marker = SpoolFile::new(&project, &epoch, segment, 0, 0);
@@ -231,7 +85,7 @@ impl Store {
                 spool: BTreeMap::from([(segment, marker)]),
                 recovered_end: 0,
             };
-            let state = tail.state(shared, &project);
+            let state = tail.state(&shared.index(), &project);
             tails.insert(project, tail);
             Ok(state)
         })
@@ -264,7 +118,7 @@ impl Store {
     pub async fn tail(&self, project: &str) -> Option<TailState> {
         let tails = self.tails.by_project.lock().await;
         let tail = tails.get(project)?;
-        Some(tail.state(&self.shared, project))
+        Some(tail.state(&self.shared.index(), project))
     }
 
     /// Returns a receiver that is notified after lines of a project were appended.
@@ -291,9 +145,7 @@ impl Store {
                 None => Ok(Vec::new()),
             })
             .await?;
-        tokio::task::spawn_blocking(move || read_parts(&parts, from, limit))
-            .await
-            .map_err(io::Error::other)?
+        in_background(move || read_parts(&parts, from, limit)).await?
     }
 
     /// Deletes the spool files before `line`.
@@ -323,9 +175,7 @@ impl Store {
             let spooled = spool_segment(&tails, &shared, &*disk, number)?;
             Ok::<_, StoreError>((tails, spooled))
         };
-        let (owned, spooled) = tokio::task::spawn_blocking(spool)
-            .await
-            .map_err(io::Error::other)??;
+        let (owned, spooled) = in_background(spool).await??;
         tails = owned;
         self.remove_oldest_segment(number).await?;
         for (project, file) in spooled {
@@ -358,9 +208,7 @@ impl Store {
             }
             Ok(())
         };
-        tokio::task::spawn_blocking(enforce)
-            .await
-            .map_err(io::Error::other)?
+        in_background(enforce).await?
     }
 
     /// Runs an action on the tails, on a thread that may block.
@@ -373,13 +221,10 @@ impl Store {
         let mut tails = self.tails.by_project.clone().lock_owned().await;
         let shared = Arc::clone(&self.shared);
         let disk = Arc::clone(&self.disk);
-        tokio::task::spawn_blocking(move || action(&mut tails, &shared, &*disk))
-            .await
-            .map_err(io::Error::other)?
+        in_background(move || action(&mut tails, &shared, &*disk)).await?
     }
 }
 
-type TailMap = HashMap<SmolStr, ProjectTail>;
 type TailsGuard = OwnedMutexGuard<TailMap>;
 
 /// Copies the lines of projects with a tail from the oldest segment to spool files.

@@ -1,8 +1,7 @@
 //! Background maintenance: flushes the log to files, merges small files and deletes expired ones.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    io,
+    collections::BTreeMap,
     ops::Range,
     sync::{
         Arc,
@@ -16,17 +15,18 @@ use futures_util::{StreamExt, stream};
 use smol_str::SmolStr;
 
 use super::{
-    Options, Store, StoreError, StoreState,
     codec::LineSpan,
-    damage::SplitListing,
-    disk::LogFile,
+    disk::{LogFile, in_background},
+    error::StoreError,
     files,
     index::FrameExtent,
+    listing::SplitListing,
     log,
     merge_policy::{self, merge_candidates, merged_name},
     names::{self, FileName, StoredFile},
+    state::{Store, StoreState, WriteJob},
+    upkeep_state::{Failure, Upkeep},
     view,
-    writer::WriteJob,
 };
 use crate::event::Event;
 
@@ -40,45 +40,8 @@ const FLUSHES_MAX: usize = 4;
 const DELETIONS_MAX: usize = 8;
 /// Maximum number of merges per call.
 const MERGES_PER_CALL: usize = 4;
-/// Maximum number of remembered directories and obsolete files. The next sweep finds the others
-/// again.
-pub(super) const REMEMBERED_MAX: usize = 64 * 1024;
 /// Initial and maximum delay after a failure, in microseconds.
 const BACKOFF: Range<i64> = 1_000_000..60_000_000;
-
-/// State between calls of [`Store::upkeep`]. Losing it is harmless.
-#[derive(Debug, Default)]
-pub(super) struct Upkeep {
-    failure: Option<Failure>,
-    last_sweep: Option<i64>,
-    /// Superseded or expired files that are deleted after the grace period.
-    obsolete: BTreeMap<Path, ObsoleteFile>,
-    /// Number of files written per directory since its last merge.
-    new_files: HashMap<Path, usize>,
-    /// Directories with files to merge.
-    merge: BTreeSet<Path>,
-}
-
-/// The last failure of the object store.
-#[derive(Debug, Clone, Copy)]
-struct Failure {
-    at: i64,
-    /// Time without further attempts, in microseconds.
-    backoff: i64,
-}
-
-impl Failure {
-    fn is_recent(self, now: i64) -> bool {
-        (0..self.backoff).contains(&now.saturating_sub(self.at))
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct ObsoleteFile {
-    since: i64,
-    /// Views up to this number may still read the file.
-    latest_view: u64,
-}
 
 /// The oldest segment that is no longer written to.
 struct SealedSegment {
@@ -140,45 +103,6 @@ impl SealedLines {
             files.push((name, content));
         }
         Ok(files)
-    }
-}
-
-impl Upkeep {
-    /// Remembers files for deletion.
-    pub(super) fn mark_obsolete(
-        &mut self,
-        shared: &StoreState,
-        paths: impl IntoIterator<Item = Path>,
-        now: i64,
-    ) {
-        let latest_view = shared.pins.latest();
-        for path in paths {
-            if self.obsolete.len() < REMEMBERED_MAX {
-                self.obsolete.entry(path).or_insert(ObsoleteFile {
-                    since: now,
-                    latest_view,
-                });
-            }
-        }
-    }
-
-    /// Counts a new file and schedules a merge once there are enough.
-    fn count_new_file(&mut self, directory: Path, options: &Options) {
-        if self.new_files.len() >= REMEMBERED_MAX {
-            self.new_files.clear();
-        }
-        let count = self.new_files.entry(directory.clone()).or_default();
-        *count += 1;
-        if *count >= options.merge_files {
-            self.new_files.remove(&directory);
-            self.schedule_merge(directory);
-        }
-    }
-
-    pub(super) fn schedule_merge(&mut self, folder: Path) {
-        if self.merge.len() < REMEMBERED_MAX {
-            self.merge.insert(folder);
-        }
     }
 }
 
@@ -348,21 +272,14 @@ impl Store {
         let is_damaged = self.shared.index().is_damaged(number);
         let remove = move || {
             let name = log::file_name(number);
-            let set_aside = disk
-                .list()?
-                .iter()
-                .filter(|it| log::is_set_aside(it))
-                .count();
-            if is_damaged && set_aside < SET_ASIDE_MAX {
+            if is_damaged && log::count_set_aside(&*disk)? < SET_ASIDE_MAX {
                 disk.rename(&name, &log::set_aside_name(number))?;
             } else {
                 disk.remove(&name)?;
             }
             disk.sync()
         };
-        tokio::task::spawn_blocking(remove)
-            .await
-            .map_err(io::Error::other)??;
+        in_background(remove).await??;
         // Dropped outside of the lock.
         let removed = self.shared.index().segments.pop_front();
         drop(removed);
@@ -378,9 +295,7 @@ impl Store {
     ) -> Result<Vec<Path>, StoreError> {
         let shared = Arc::clone(&self.shared);
         let of = project.to_owned();
-        let files = tokio::task::spawn_blocking(move || lines.into_files(&of, &shared))
-            .await
-            .map_err(io::Error::other)??;
+        let files = in_background(move || lines.into_files(&of, &shared)).await??;
         let mut directories = Vec::with_capacity(files.len());
         for (name, bytes) in files {
             self.put(&name.path(project), bytes).await?;
@@ -420,7 +335,11 @@ impl Store {
         let shared = &self.shared;
         let SplitListing { files, damaged, .. } = shared.list(Some(&directory)).await?;
         let (files, superseded) = self.own_files(files);
-        upkeep.mark_obsolete(shared, superseded.into_iter().map(|file| file.path), now);
+        upkeep.mark_obsolete(
+            &shared.pins,
+            superseded.into_iter().map(|file| file.path),
+            now,
+        );
         let runs = merge_policy::runs_between(files, &damaged);
         let Some(parts) = (runs.into_iter()).find_map(|mut files| {
             let range = merge_candidates(&files, &shared.options, now)?;
@@ -444,13 +363,11 @@ impl Store {
             return Ok(());
         }
         let volume = name.volume();
-        let merged = tokio::task::spawn_blocking(move || files::merge(contents, volume))
-            .await
-            .map_err(io::Error::other)??;
-        self.put(&name.path(&project_of(&directory)), merged)
+        let merged = in_background(move || files::merge(contents, volume)).await??;
+        self.put(&name.path(&names::project_of(&directory)), merged)
             .await?;
         shared.counters.merged.add(parts.len() as u64);
-        upkeep.mark_obsolete(shared, parts.into_iter().map(|part| part.path), now);
+        upkeep.mark_obsolete(&shared.pins, parts.into_iter().map(|part| part.path), now);
         // The directory may contain further candidates.
         upkeep.schedule_merge(directory);
         Ok(())
@@ -500,14 +417,6 @@ impl Store {
             self.shared.damaged.remove(&path);
         }
         Ok(())
-    }
-}
-
-/// Returns the project of a path, which is its first component.
-pub(super) fn project_of(path: &Path) -> String {
-    match path.parts().next() {
-        Some(project) => project.as_ref().to_owned(),
-        None => String::new(),
     }
 }
 

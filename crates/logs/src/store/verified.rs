@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt, io,
+    fmt,
     ops::Range,
     sync::Arc,
 };
@@ -17,7 +17,10 @@ use datafusion::object_store::{
 use futures_util::{StreamExt as _, future, stream, stream::BoxStream};
 use parking_lot::Mutex;
 
-use super::checksums::{BLOCK_BYTES, Damage, FileChecksums, TailContent};
+use super::{
+    checksums::{BLOCK_BYTES, Damage, FileChecksums, TailContent},
+    error::is_disk_failure,
+};
 
 /// The store name in error messages.
 const STORE: &str = "log files";
@@ -210,17 +213,6 @@ impl VerifiedObjects {
         }
         Ok(parts)
     }
-}
-
-/// Whether an error is a failure of the disk to read a file.
-pub(super) fn is_disk_failure(error: &(dyn std::error::Error + 'static)) -> bool {
-    /// The number of the error `EIO`.
-    const INPUT_OUTPUT_ERROR: i32 = 5;
-    crate::answer::error_chain(error).any(|cause| {
-        cause
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.raw_os_error() == Some(INPUT_OUTPUT_ERROR))
-    })
 }
 
 fn contains(outer: &Range<u64>, inner: &Range<u64>) -> bool {

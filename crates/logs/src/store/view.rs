@@ -1,7 +1,7 @@
 //! Consistent snapshots of one project's lines for readers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     sync::{Arc, atomic::Ordering},
 };
@@ -10,16 +10,18 @@ use datafusion::{
     arrow::{array::RecordBatch, compute::concat_batches},
     object_store::{ObjectStore, path::Path},
 };
-use parking_lot::Mutex;
 
 use super::{
-    Store, StoreError, StoreState, check_limit, checksums, codec,
-    codec::LineSpan,
-    disk::LogFile,
+    checksums,
+    codec::{self, LineSpan},
+    disk::{LogFile, in_background},
+    error::{StoreError, check_limit, is_disk_failure},
     index::{ColumnarCache, FrameExtent, Index, MemoryReservation, PendingLines},
     log,
-    names::{self, StoredFile},
-    verified::{ReadFailures, VerifiedObjects, is_disk_failure},
+    names::{self, FileEntry, StoredFile},
+    pins::ViewPin,
+    state::{Store, StoreState},
+    verified::{ReadFailures, VerifiedObjects},
 };
 use crate::{event::Event, layout};
 
@@ -28,21 +30,6 @@ use crate::{event::Event, layout};
 const LISTED_DAYS_MAX: i64 = 4;
 /// Maximum size of unflushed lines that one view converts, measured as size in the log.
 const RECENT_BYTES_MAX: usize = 256 * 1024 * 1024;
-
-/// A file of lines, described by its name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileEntry {
-    /// The path in [`View::objects`].
-    pub path: Path,
-    /// Size in bytes.
-    pub size: u64,
-    /// Number of lines.
-    pub rows: u64,
-    /// The earliest timestamp of a line.
-    pub earliest: i64,
-    /// The latest timestamp of a line.
-    pub latest: i64,
-}
 
 /// A snapshot of one project's lines. Every line is in exactly one of `recent` and `files`. Both
 /// can contain lines outside of the requested window. The files stay readable until the view is
@@ -61,46 +48,6 @@ pub struct View {
     /// Files that could not be verified while reading.
     pub(crate) failures: Arc<ReadFailures>,
     _pin: ViewPin,
-}
-
-/// The last view number, and the numbers of live views.
-#[derive(Debug, Default)]
-pub(super) struct ViewPins(Mutex<(u64, BTreeSet<u64>)>);
-
-/// Keeps the files of a view from being deleted.
-#[derive(Debug)]
-struct ViewPin {
-    pins: Arc<ViewPins>,
-    number: u64,
-}
-
-impl ViewPins {
-    fn pin(self: &Arc<Self>) -> ViewPin {
-        let mut pins = self.0.lock();
-        pins.0 += 1;
-        let number = pins.0;
-        pins.1.insert(number);
-        ViewPin {
-            pins: Arc::clone(self),
-            number,
-        }
-    }
-
-    /// Returns the number of the latest view.
-    pub(super) fn latest(&self) -> u64 {
-        self.0.lock().0
-    }
-
-    /// Whether all views up to a number are dropped.
-    pub(super) fn all_dropped_up_to(&self, latest: u64) -> bool {
-        self.0.lock().1.first().is_none_or(|first| *first > latest)
-    }
-}
-
-impl Drop for ViewPin {
-    fn drop(&mut self) {
-        self.pins.0.lock().1.remove(&self.number);
-    }
 }
 
 /// The lines of a project in one segment.
@@ -180,9 +127,7 @@ impl Store {
             }
             Ok(recent)
         };
-        tokio::task::spawn_blocking(convert)
-            .await
-            .map_err(io::Error::other)?
+        in_background(convert).await?
     }
 
     /// Returns the valid and the damaged files that overlap the window.

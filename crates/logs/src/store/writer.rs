@@ -3,14 +3,15 @@
 
 use std::{io, sync::Arc};
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::{
-    StoreError, StoreState,
     codec::Record,
     disk::{Disk, LogFile},
+    error::StoreError,
     index::Segment,
     log::{self, EndRecord, FrameSalt, SegmentEnd, SegmentHeader},
+    state::{StoreState, WriteJob},
 };
 
 /// Approximate maximum size of a group commit in bytes.
@@ -22,22 +23,6 @@ const FRAMES_MAX: usize = 64 * 1024;
 const LOG_FRAMES_MAX: usize = 1024 * 1024;
 /// Approximate maximum number of files that one segment is flushed to.
 const FILES_MAX: u64 = 4096;
-
-/// A request to the writer thread.
-pub(super) enum WriteJob {
-    /// Makes a record durable.
-    Append {
-        record: Record,
-        payload: Vec<u8>,
-        /// Releases the queue memory of the payload on drop.
-        queued: OwnedSemaphorePermit,
-        reply: oneshot::Sender<Result<(), StoreError>>,
-    },
-    /// Seals the active segment, so that it can be flushed to files.
-    Seal {
-        reply: oneshot::Sender<Result<(), StoreError>>,
-    },
-}
 
 /// The segment that receives appends.
 struct ActiveSegment {

@@ -2,15 +2,17 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use gantry_base::clock::Entropy;
+use gantry_base::{clock::Entropy, repeat::Backoff};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Config;
 
+use super::{
+    home::Home,
+    server::process::{Host, Server},
+};
 use crate::{
     background::blocking,
     clusters::{
-        Home,
-        server::{Host, Server},
         shutdown::ShutdownMode,
         template::{self, Recipe},
     },
@@ -27,8 +29,8 @@ const READY_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// A server that exits sooner than this after its start counts as crashing repeatedly.
 const STEADY: Duration = Duration::from_mins(1);
-/// The longest pause before a restart.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Pauses before restarts of a server that crashes repeatedly.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 const RECIPE: Recipe = Recipe {
     name: NAME,
@@ -105,7 +107,7 @@ impl Control {
     /// if it crashes repeatedly. A start in progress is completed first.
     pub async fn supervise(&self, stopping: impl Future<Output = ()>) {
         tokio::pin!(stopping);
-        let mut starts = 0;
+        let mut starts = 0_u32;
         let mut started = None::<Instant>;
         loop {
             tokio::select! {
@@ -115,7 +117,7 @@ impl Control {
             if started.is_none_or(|started| started.elapsed() > STEADY) {
                 starts = 0;
             }
-            let pause = pause(starts);
+            let pause = BACKOFF.pause(starts);
             tracing::error!(
                 pause_secs = pause.as_secs(),
                 "the server of the control cluster is down; restarting it"
@@ -154,14 +156,6 @@ impl Control {
     }
 }
 
-/// Returns the pause before a restart after this many crashes in a row: 0, 1, 2, 4 … 30 seconds.
-fn pause(starts: u32) -> Duration {
-    match starts {
-        0 => Duration::ZERO,
-        _ => Duration::from_secs(1 << (starts - 1).min(5)).min(PAUSE_MAX),
-    }
-}
-
 async fn ensure_database(server: &Server) -> Result<()> {
     let sql_error = |cause| ClusterError::Sql {
         doing: "creating the control database",
@@ -187,7 +181,8 @@ mod tests {
 
     #[test]
     fn restart_pause_doubles_up_to_maximum() {
-        let pauses = [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(|starts| pause(starts).as_secs());
+        let pauses =
+            [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(|starts| BACKOFF.pause(starts).as_secs());
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 30, 30, 30]);
     }
 }

@@ -2,28 +2,37 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    path::PathBuf,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use gantry_base::ids::ProjectRef;
-use rustix::process::{Pid, Signal};
 use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
+use super::{
+    local_driver::LocalDriver,
+    online_copy::{CopyReport, CopySpec, IsolationStep, ScratchCopy, Snapshot},
+    platform::PlatformConflict,
+    privileges::PrivilegeFinding,
+    recovered::RecoveredServer,
+    recovery::{KeptCluster, RecoveredCluster, RecoveryOptions, UnfinishedCluster},
+    resources::{
+        ControlGroups,
+        limits::{ResourceLimits, Resources},
+    },
+    running::{ProcessEnd, RunningServer, ServerProcess},
+    socket::ServerSocket,
+    spec::{ClusterSpec, CopyPriority},
+    superuser::SuperuserSession,
+    upgrade::{UpgradeBlockers, UpgradeSpec, UpgradeStep},
+};
 use crate::{
     cluster_driver::{ClusterDriver, ServerSettings},
-    clusters::{
-        ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, IsolationStep, KeptCluster,
-        LocalDriver, PlatformConflict, PrivilegeFinding, RecoveredCluster, RecoveredServer,
-        RecoveryOptions, ResourceLimits, Resources, RunningServer, ScratchCopy, ServerSocket,
-        Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
-        resources::{
-            Measurement,
-            disk::{self, DiskUsage},
-        },
+    clusters::resources::{
+        Measurement,
+        disk::{self, DiskUsage},
     },
     engines::{Engine, Engines},
     error::Result,
@@ -36,8 +45,7 @@ impl ClusterDriver for LocalDriver {
     }
 
     fn engine_of(&self, project: &ProjectRef) -> &Engine {
-        self.engines()
-            .fitting(&self.home().project(project).join("data"))
+        self.engines().fitting(&self.home().data_directory(project))
     }
 
     fn resource_limits(&self) -> Option<&ResourceLimits> {
@@ -288,8 +296,13 @@ impl ClusterDriver for LocalDriver {
         self.apply_limits(project).await
     }
 
-    async fn signal_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()> {
-        self.signal_process(project, pid, signal).await
+    async fn end_process(
+        &self,
+        project: &ProjectRef,
+        process: ServerProcess,
+        how: ProcessEnd,
+    ) -> Result<()> {
+        self.end_process(project, process, how).await
     }
 
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
@@ -306,10 +319,6 @@ impl ClusterDriver for LocalDriver {
 
     async fn list(&self) -> Result<Vec<ProjectRef>> {
         self.list().await
-    }
-
-    fn data_directory(&self, project: &ProjectRef) -> Option<PathBuf> {
-        Some(self.data_directory(project))
     }
 
     async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {

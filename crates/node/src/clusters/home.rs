@@ -41,6 +41,9 @@ use crate::{
     supervisor::{Account, ProcessOwner, account::is_root},
 };
 
+/// The file that the configuration includes last.
+pub(super) const OVERRIDES: &str = "overrides.conf";
+
 /// Maximum length of the path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
 /// The name of a server's socket. It contains a port, but no server listens on TCP.
@@ -225,6 +228,11 @@ impl Home {
     /// A project's directory; the data directory is `data` in it.
     pub fn project(&self, project: &ProjectRef) -> PathBuf {
         self.projects().join(project.as_str())
+    }
+
+    /// The data directory of a project, which may not exist.
+    pub fn data_directory(&self, project: &ProjectRef) -> PathBuf {
+        self.project(project).join("data")
     }
 
     /// The directory of the sources of Edge Functions, by project.

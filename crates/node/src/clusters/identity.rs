@@ -262,27 +262,19 @@ fn at(path: &Path) -> impl Fn(io::Error) -> IdentityError {
 // PostgreSQL writes these files in the byte order of the machine.
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u16::from_ne_bytes)
+    chunk_at(bytes, at).map(u16::from_ne_bytes)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u32::from_ne_bytes)
+    chunk_at(bytes, at).map(u32::from_ne_bytes)
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes
-        .get(at..)?
-        .first_chunk()
-        .copied()
-        .map(u64::from_ne_bytes)
+    chunk_at(bytes, at).map(u64::from_ne_bytes)
+}
+
+fn chunk_at<const LENGTH: usize>(bytes: &[u8], at: usize) -> Option<[u8; LENGTH]> {
+    bytes.get(at..)?.first_chunk().copied()
 }
 
 #[cfg(test)]

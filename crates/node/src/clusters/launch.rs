@@ -10,13 +10,15 @@ use std::{
     process::Command,
 };
 
-use clap::{ArgAction, Args, ValueEnum};
-use landlock::AccessFs;
+use clap::{Args, ValueEnum, builder::PossibleValue};
+use landlock::{AccessFs, BitFlags};
 
 use crate::{
-    clusters::{ArchiveWay, vault_key},
+    clusters::{archive_way::ArchiveWay, vault_key},
     engines::Engine,
-    supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, Sandbox},
+    supervisor::{
+        Confinement, LaunchError, LauncherArguments, Namespaces, Sandbox, SandboxedProgram,
+    },
     system_calls::postgres,
 };
 
@@ -24,6 +26,16 @@ use crate::{
 pub const SUBCOMMAND: &str = "launch";
 /// Name of the file beside the data directory that the server sees as `/etc/passwd`.
 const ACCOUNT: &str = "account";
+
+/// The account names.
+///
+/// Peer authentication, by which Gantry logs in, looks up the name of the connecting account with
+/// the C library, which reads no other file. Where [`Namespaces`] are available, the file has
+/// Gantry's account only; elsewhere it is the machine's, without passwords.
+///
+/// Tools that add an account replace the file. Peer authentication then fails in running servers
+/// until they are restarted.
+pub(super) const ACCOUNTS: &str = "/etc/passwd";
 
 /// Which server to start and under which account. The arguments of the hidden subcommand.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -43,18 +55,9 @@ pub struct LaunchPlan {
     /// Files of the engine.
     #[command(flatten)]
     pub engine: EngineFiles,
-    /// User id to run under.
-    #[arg(long, requires = "gid")]
-    pub uid: Option<u32>,
-    /// Group id to run under.
-    #[arg(long, requires = "uid")]
-    pub gid: Option<u32>,
-    /// Control groups and resource limits.
+    /// Account and bounds, and whether the sandbox applies.
     #[command(flatten)]
-    pub bounds: LaunchBounds,
-    /// Run without Landlock and seccomp.
-    #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
-    pub sandbox: bool,
+    pub confinement: Confinement,
     /// Give the server a machine name, System V objects and account names of its own, where the
     /// system permits it.
     #[arg(long)]
@@ -104,54 +107,21 @@ impl EngineFiles {
 impl LaunchPlan {
     /// Returns the command line that parses to this plan.
     pub fn arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![
-            SUBCOMMAND.into(),
-            "--postgres".into(),
-            self.postgres.clone().into(),
-            "--data".into(),
-            self.data.clone().into(),
-            "--sockets".into(),
-            self.sockets.clone().into(),
-            "--name".into(),
-            self.name.clone().into(),
-        ];
-        for folder in &self.engine.read {
-            arguments.extend(["--read".into(), folder.clone().into()]);
-        }
-        if let Some(loader) = &self.engine.loader {
-            arguments.extend(["--loader".into(), loader.clone().into()]);
-        }
-        for library in &self.engine.preload {
-            arguments.extend(["--preload".into(), library.into()]);
-        }
-        if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
-            arguments.extend([
-                "--uid".into(),
-                uid.to_string().into(),
-                "--gid".into(),
-                gid.to_string().into(),
-            ]);
-        }
-        arguments.extend(self.bounds.arguments());
-        if let Some(way) = self.archive.and_then(|way| way.to_possible_value()) {
-            arguments.extend(["--archive".into(), way.get_name().to_owned().into()]);
-        }
-        if self.namespaces {
-            arguments.push("--namespaces".into());
-        }
-        if !self.sandbox {
-            arguments.push("--no-sandbox".into());
-        }
-        if self.check {
-            arguments.push("--check".into());
-            // As one argument, because a value may begin with a dash.
-            arguments.extend(
-                self.settings
-                    .iter()
-                    .map(|setting| format!("--setting={setting}").into()),
-            );
-        }
-        arguments
+        let way = self.archive.and_then(|way| way.to_possible_value());
+        LauncherArguments::new(SUBCOMMAND)
+            .values("--postgres", [&self.postgres])
+            .values("--data", [&self.data])
+            .values("--sockets", [&self.sockets])
+            .values("--name", [&self.name])
+            .values("--read", &self.engine.read)
+            .values("--loader", &self.engine.loader)
+            .values("--preload", &self.engine.preload)
+            .confinement(&self.confinement)
+            .values("--archive", way.as_ref().map(PossibleValue::get_name))
+            .flag("--namespaces", self.namespaces)
+            .flag("--check", self.check)
+            .texts("--setting", &self.settings)
+            .into_vec()
     }
 
     fn program(&self) -> Command {
@@ -221,46 +191,23 @@ impl LaunchPlan {
     /// The sandbox of the server: reads the installation and the account names, executes only the
     /// server, and writes only to its data directory and its socket directory.
     fn sandbox(&self) -> Sandbox {
-        let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        let execute = AccessFs::Execute | AccessFs::ReadFile;
-        let discard = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
-        // Files and directories, but no links, pipes, devices or sockets, and no renames between
-        // directories.
-        let data = discard
-            | AccessFs::ReadDir
-            | AccessFs::MakeReg
-            | AccessFs::MakeDir
-            | AccessFs::RemoveFile
-            | AccessFs::RemoveDir;
         // The socket and its lock file.
-        let sockets = discard
+        let sockets = AccessFs::ReadFile
             | AccessFs::ReadDir
+            | AccessFs::WriteFile
+            | AccessFs::Truncate
             | AccessFs::MakeReg
             | AccessFs::MakeSock
             | AccessFs::RemoveFile;
-        let installation = installation(&self.postgres).map(Path::to_owned);
-        let rules = [
-            (READABLE.iter().map(PathBuf::from).collect(), read),
-            (installation.into_iter().collect(), read),
-            (self.engine.read.clone(), read),
-            (LOADERS.iter().map(PathBuf::from).collect(), execute),
-            (self.engine.loader.iter().cloned().collect(), execute),
-            (vec![self.postgres.clone()], execute),
-            (vec![PathBuf::from("/dev/null")], discard),
-            (vec![self.data.clone()], data),
-            (vec![vault_key::path(&self.data)], AccessFs::ReadFile.into()),
-            (vec![self.sockets.clone()], sockets),
-        ];
-        Sandbox {
-            files: rules
-                .into_iter()
-                .map(|(paths, access)| AccessRule { paths, access })
-                .collect(),
-            ports: Vec::new(),
-            listen_ports: Vec::new(),
-            system_calls: &postgres::POSTGRES,
-            executes: false,
-        }
+        Sandbox::new(&postgres::POSTGRES)
+            .read([ACCOUNTS])
+            .read(installation(&self.postgres))
+            .read(&self.engine.read)
+            .execute(&self.engine.loader)
+            .execute([&self.postgres])
+            .change([&self.data], BitFlags::EMPTY)
+            .allow(AccessFs::ReadFile, [vault_key::path(&self.data)])
+            .allow(sockets, [&self.sockets])
     }
 }
 
@@ -268,17 +215,17 @@ impl LaunchPlan {
 ///
 /// The process must have a single thread and must not have done anything else.
 pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
-    let launch = Launch {
-        program: plan.program(),
+    let program = SandboxedProgram {
+        command: plan.program(),
         exec_step: "starting postgres",
         directory: plan.data.clone(),
         record: !plan.check,
-        ids: plan.uid.zip(plan.gid),
         accounts: None,
-        bounds: plan.bounds.clone(),
-        sandbox: plan.sandbox.then(|| plan.sandbox()),
+        namespaces: plan.namespaces(),
+        confinement: plan.confinement.clone(),
+        sandbox: plan.sandbox(),
     };
-    launch.exec_in(&plan.namespaces())
+    program.exec()
 }
 
 /// Jobs of `pg_cron` run in processes of the server. Its other way, a connection per job, needs
@@ -288,36 +235,6 @@ const CRON: [&str; 4] = [
     "cron.use_background_workers=on",
     "-c",
     "cron.database_name=postgres",
-];
-
-/// Shared libraries, extensions, time zones and locales, and the account names.
-///
-/// Peer authentication, by which Gantry logs in, looks up the name of the connecting account with
-/// the C library, which reads no other file. Where [`Namespaces`] are available, the file has
-/// Gantry's account only; elsewhere it is the machine's, without passwords.
-///
-/// Tools that add an account replace `/etc/passwd`. Peer authentication then fails in running
-/// servers until they are restarted.
-pub const READABLE: &[&str] = &[
-    "/usr",
-    "/lib",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/etc/nsswitch.conf",
-    "/etc/passwd",
-    "/etc/ssl/openssl.cnf",
-    "/dev/urandom",
-];
-
-/// The dynamic loaders, which the kernel executes for the server.
-pub const LOADERS: &[&str] = &[
-    "/lib64/ld-linux-x86-64.so.2",
-    "/lib/ld-linux-aarch64.so.1",
-    "/lib/ld-linux-riscv64-lp64d.so.1",
-    "/lib64/ld64.so.2",
-    "/lib/ld-musl-x86_64.so.1",
-    "/lib/ld-musl-aarch64.so.1",
 ];
 
 /// Returns `<prefix>` of `<prefix>/bin/postgres`, for an installation outside `/usr`. Never returns
@@ -357,20 +274,7 @@ mod tests {
                     loader: ids.map(|_| "/e 1/ld.so".into()),
                     preload: ids.iter().map(|_| "pg_cron".to_owned()).collect(),
                 },
-                uid: ids,
-                gid: ids,
-                bounds: LaunchBounds {
-                    groups: ids
-                        .into_iter()
-                        .flat_map(|_| ["/g 1".into(), "/g2".into()])
-                        .collect(),
-                    memory_max: ids.map(|_| 1 << 30),
-                    processes_max: ids.map(u64::from),
-                    file_max: Some(2 << 30),
-                    locked_memory_max: ids.map(|_| 0),
-                    ..LaunchBounds::default()
-                },
-                sandbox,
+                confinement: Confinement::example(ids, sandbox),
                 namespaces: sandbox,
                 archive: ids.map(|_| ArchiveWay::Spool),
                 check: ids.is_some(),

@@ -18,14 +18,18 @@ use gantry_base::{clock::Entropy, ids::ProjectRef};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::{Client, Config};
 
+use super::{
+    home::Home,
+    resources::limits::{ResourceLimits, Resources},
+    server::process::{Host, Server},
+    spec::{ClusterSpec, CopyPriority},
+};
 use crate::{
     background::{blocking, idle},
     clusters::{
-        ClusterSpec, CopyPriority, Home,
         identity::{self, SystemId},
-        resources::{ResourceLimits, Resources},
+        platform_roles,
         running::RunningServer,
-        server::{Host, Server},
         shutdown::ShutdownMode,
         socket::ServerSocket,
         template, vault_key,
@@ -158,11 +162,7 @@ impl LocalDriver {
             .acquire()
             .await
             .map_err(|_| ClusterError::ShuttingDown)?;
-        let engine = self
-            .engines
-            .of_major(cluster.major)
-            .ok_or(ClusterError::NoEngine(cluster.major))?;
-        let template = self.prepare_for(engine).await?;
+        let template = self.template_of(cluster.major).await?;
         // A unique name: a suspended earlier attempt may continue at any time.
         let unfinished =
             self.home
@@ -185,6 +185,17 @@ impl LocalDriver {
         }
     }
 
+    /// Removes the sockets of a cluster in the making, and its folder if it failed: most likely the
+    /// disk is full.
+    pub(super) async fn remove_leftovers(&self, name: &str, failed: Option<PathBuf>) -> Result<()> {
+        let sockets = self.home.socket_dir(name);
+        blocking(move || {
+            files::remove_tree(&sockets)?;
+            failed.map_or(Ok(()), |folder| files::remove_tree(&folder))
+        })
+        .await
+    }
+
     /// Takes the right to copy a running cluster. Does not wait, because the caller could do other
     /// work meanwhile.
     pub(super) fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
@@ -201,11 +212,17 @@ impl LocalDriver {
         &self.entropy
     }
 
+    /// Returns the installation of a major version.
+    ///
+    /// Errors: [`ClusterError::NoEngine`] if there is none.
+    pub(super) fn engine_of_major(&self, major: u16) -> Result<&Engine> {
+        let engine = self.engines.of_major(major);
+        engine.ok_or(ClusterError::NoEngine(major))
+    }
+
     /// Returns the template of a major version, creating it if necessary.
     pub(super) async fn template_of(&self, major: u16) -> Result<PathBuf> {
-        let engine = self.engines.of_major(major);
-        let engine = engine.ok_or(ClusterError::NoEngine(major))?;
-        self.prepare_for(engine).await
+        self.prepare_for(self.engine_of_major(major)?).await
     }
 
     /// The server of a copy in the making, within the limits of a project.
@@ -228,10 +245,9 @@ impl LocalDriver {
         place: &Path,
         owner: ProcessOwner,
     ) -> Result<Server> {
-        let engine = self.engines.of_major(major);
-        let host = self.host(engine.ok_or(ClusterError::NoEngine(major))?);
+        let host = self.host(self.engine_of_major(major)?);
         let sockets = self.home.socket_dir(name);
-        let server = Server::new(host, name, place, sockets, owner, template::SUPERUSER);
+        let server = Server::new(host, name, place, sockets, owner, platform_roles::SUPERUSER);
         Ok(server.bounded(self.resources.clone()))
     }
 
@@ -253,7 +269,7 @@ impl LocalDriver {
 
     /// Returns whether the data directory exists.
     pub fn exists(&self, project: &ProjectRef) -> bool {
-        self.data_directory(project).exists()
+        self.home.data_directory(project).exists()
     }
 
     /// Starts the server unless it runs, under the uid that owns its data. Call
@@ -444,7 +460,7 @@ impl LocalDriver {
         role: &str,
         database: &str,
     ) -> Result<Client> {
-        if role == template::SUPERUSER {
+        if role == platform_roles::SUPERUSER {
             return Err(ClusterError::Unsupported("sessions of a superuser"));
         }
         self.existing(project)?.connect(role, database).await
@@ -461,17 +477,12 @@ impl LocalDriver {
         &self.home
     }
 
-    /// The data directory of a project, which may not exist.
-    pub fn data_directory(&self, project: &ProjectRef) -> PathBuf {
-        self.home.project(project).join("data")
-    }
-
     /// The socket of a project's server. Neither the cluster nor the server has to exist.
     pub fn socket(&self, project: &ProjectRef) -> ServerSocket {
         ServerSocket::of_server(
             self.socket_path(project),
             project.as_str(),
-            self.data_directory(project),
+            self.home.data_directory(project),
         )
     }
 
@@ -546,7 +557,7 @@ impl LocalDriver {
             place,
             self.home.socket_dir(name),
             owner,
-            template::SUPERUSER,
+            platform_roles::SUPERUSER,
         );
         let server = server.bounded(self.resources.clone());
         Ok(Some(server.archived(self.archives)))

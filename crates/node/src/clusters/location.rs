@@ -4,16 +4,16 @@
 //! both copies would be two databases under one name. The location tells a copy from the folder
 //! itself.
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
+use gantry_base::files::replace;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::error::{At, ClusterError, Result};
+use crate::{
+    clusters::moved::Moved,
+    error::{At, ClusterError, Result},
+};
 
 /// The file in a data folder that records its location.
 const FILE: &str = "location";
@@ -101,14 +101,11 @@ impl Location {
     /// Records the location in the folder.
     pub fn record(&self, dir: &Path) -> Result<()> {
         let file = dir.join(FILE);
-        let unfinished = dir.join("location.tmp");
         let text = serde_json::to_string(self)
             .map_err(io::Error::from)
             .at("writing", &file)?;
-        // Renamed in place, so that a crash never leaves a partial file.
-        fs::write(&unfinished, text + "\n")
-            .and_then(|()| fs::rename(&unfinished, &file))
-            .at("writing", &file)
+        // A crash must not leave a partial file.
+        replace(&file, text + "\n", 0o600).at("writing", &file)
     }
 
     /// Checks that a folder with its own control database has not moved, before that database is
@@ -123,28 +120,6 @@ impl Location {
             }
             Some(earlier) if here == earlier => Ok(()),
             _ => here.record(dir),
-        }
-    }
-}
-
-/// A data folder that was copied or moved since its last use.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the data folder {} was last used on {host}; it was copied or moved since. No server in it is \
-     started, because its databases may still run there. When Gantry no longer runs there, take it over with: gantry node adopt --data-dir {}",
-    dir.display(), dir.display()
-)]
-pub struct Moved {
-    dir: PathBuf,
-    host: String,
-}
-
-impl Moved {
-    /// Returns the error for the folder `dir`, which was last used at `earlier`.
-    pub fn new(dir: &Path, earlier: &Location) -> Self {
-        Self {
-            dir: dir.to_owned(),
-            host: earlier.host.clone(),
         }
     }
 }

@@ -18,9 +18,11 @@ pub mod identity;
 pub mod launch;
 pub mod local_driver;
 pub mod location;
+pub mod moved;
 pub mod online_copy;
 mod pid_file;
 mod platform;
+pub mod platform_roles;
 mod privileges;
 mod process;
 mod quarantine;
@@ -46,12 +48,14 @@ pub use self::{
     home::Home,
     launch::{LaunchPlan, launch},
     local_driver::{LocalDriver, ObservedState},
-    location::{Likeness, Location, Moved},
+    location::{Likeness, Location},
+    moved::Moved,
     online_copy::{
         CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, ScratchCopy, Snapshot,
         copy_needs,
     },
     platform::PlatformConflict,
+    platform_roles::{OWNER_LOGIN, ROWS_LOGIN, peer_login},
     privileges::PrivilegeFinding,
     recovered::RecoveredServer,
     recovery::{
@@ -59,11 +63,10 @@ pub use self::{
         RecoveryTarget, TimelineFork, UnfinishedCluster,
     },
     resources::{ControlGroups, ResourceLimits, Resources},
-    running::RunningServer,
+    running::{ProcessEnd, RunningServer, ServerProcess},
     server::{Host, NO_LIBRARIES},
     socket::ServerSocket,
     spec::{ClusterSpec, CopyPriority},
     superuser::{SqlArgument, SuperuserSession, SuperuserStatement},
-    template::{OWNER_LOGIN, ROWS_LOGIN, peer_login},
     upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},
 };

@@ -10,10 +10,11 @@ use std::{collections::HashSet, fmt};
 use sha2::{Digest, Sha256};
 use tokio_postgres::{Client, error::SqlState};
 
+use super::platform_roles::SERVICE_ROLES;
 use crate::{
     clusters::{
         superuser::SuperuserSession,
-        template::{self, SERVICE_ROLES},
+        template::{self},
     },
     error::{ClusterError, Result},
 };

@@ -7,14 +7,16 @@
 //! but neither a pid nor a start time.
 
 use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
+    io,
     path::{Path, PathBuf},
 };
 
 use rustix::process::Pid;
 
-use crate::supervisor::{LaunchRecord, parent, pids, stat};
+use crate::{
+    proc_files::{ProcessFiles, pids},
+    supervisor::LaunchRecord,
+};
 
 /// The properties that identify a server's processes.
 #[derive(Debug, Clone)]
@@ -56,15 +58,14 @@ impl ServerProcesses {
     /// Returns the kind of process `pid`, or `None` if it does not belong to the cluster. A zombie
     /// does not: the kernel no longer reports its directory.
     pub(super) fn kind(&self, pid: Pid) -> Option<ProcessKind> {
-        let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        let title = || fs::read(proc.join("cmdline")).ok();
+        let files = ProcessFiles::of(pid);
         // The working directory excludes most processes of the machine, so it is checked first.
-        let (title, ours) = match fs::read_link(proc.join("cwd")) {
-            Ok(cwd) if cwd == self.data => (title()?, runs_postgres(&proc)),
+        let (title, ours) = match files.working_directory() {
+            Ok(cwd) if cwd == self.data => (files.command_line()?, runs_postgres(&files)),
             // Root in a container may lack CAP_SYS_PTRACE, which reading another uid's links needs.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let title = title()?;
-                let ours = self.has_server_title(&proc, &title)?;
+                let title = files.command_line()?;
+                let ours = self.has_server_title(&files, &title)?;
                 (title, ours)
             }
             _ => return None,
@@ -92,17 +93,17 @@ impl ServerProcesses {
 
     /// Decides by world-readable evidence: uid, program name, and the data directory or cluster
     /// name from the command line. A tenant cannot forge these for another cluster.
-    fn has_server_title(&self, proc: &Path, title: &[u8]) -> Option<bool> {
+    fn has_server_title(&self, files: &ProcessFiles, title: &[u8]) -> Option<bool> {
         let data = self.data.as_os_str().as_encoded_bytes();
         let named = title.starts_with(format!("postgres: {}: ", self.name).as_bytes());
         let placed = title
             .split(|byte| *byte == 0)
             .any(|argument| argument == data);
-        let leaving = title.is_empty() && state(proc)? != 'Z';
+        let leaving = title.is_empty() && files.stat()?.state != 'Z';
         Some(
             (named || placed || leaving)
-                && is_named_postgres(proc)
-                && fs::metadata(proc).ok()?.uid() == self.uid,
+                && files.is_named("postgres")
+                && files.owner()? == self.uid,
         )
     }
 
@@ -138,15 +139,11 @@ impl ServerProcesses {
 
 /// Returns whether the process executes `postgres`. An exiting process loses its executable first,
 /// and its directory only after its memory is released.
-fn runs_postgres(proc: &Path) -> bool {
-    match fs::read_link(proc.join("exe")) {
+fn runs_postgres(files: &ProcessFiles) -> bool {
+    match files.executable() {
         Ok(exe) => is_postgres(&exe),
-        Err(error) => error.kind() == io::ErrorKind::NotFound && is_named_postgres(proc),
+        Err(error) => error.kind() == io::ErrorKind::NotFound && files.is_named("postgres"),
     }
-}
-
-fn is_named_postgres(proc: &Path) -> bool {
-    fs::read(proc.join("comm")).is_ok_and(|name| name == b"postgres\n")
 }
 
 /// Returns whether the path is a `postgres` program, which an upgrade may have deleted.
@@ -155,8 +152,8 @@ fn is_postgres(exe: &Path) -> bool {
         .is_some_and(|name| name == "postgres" || name == "postgres (deleted)")
 }
 
-fn state(proc: &Path) -> Option<char> {
-    stat(proc)?.chars().next()
+fn parent(pid: Pid) -> Option<Pid> {
+    ProcessFiles::of(pid).stat()?.parent
 }
 
 #[cfg(test)]
@@ -165,7 +162,7 @@ mod tests {
 
     #[test]
     fn working_directory_alone_does_not_make_a_server() {
-        let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let me = rustix::process::getpid();
         let mark = ServerProcesses {
             data: std::env::current_dir().unwrap(),
             uid: rustix::process::geteuid().as_raw(),
@@ -173,7 +170,6 @@ mod tests {
         };
         assert_eq!(mark.kind(me), None);
         assert!(mark.family().unwrap().postmaster.is_none());
-        assert_eq!(parent(me), rustix::process::getppid());
     }
 
     #[test]

@@ -10,10 +10,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
+use super::server::process::Server;
 use crate::{
     background::blocking,
     clusters::{
-        server::Server,
+        platform_roles,
         superuser::{self, SqlError, SuperuserSession},
         template,
     },
@@ -103,7 +104,7 @@ impl OwnerLogins {
 
     /// Opens a session that changes rows of the platform's tables.
     pub(super) async fn rows_session(&self, database: &str) -> Result<Client> {
-        self.session(template::ROWS_LOGIN, database).await
+        self.session(platform_roles::ROWS_LOGIN, database).await
     }
 
     /// Restores the attributes of roles and databases, and the rules of authentication.

@@ -8,14 +8,16 @@ use std::collections::BTreeMap;
 use secrecy::SecretString;
 use tokio_postgres::Client;
 
+use super::{
+    local_driver::LocalDriver, online_copy::IsolationStep, platform_roles::OWNER,
+    recovery::UnfinishedCluster, server::process::Server,
+};
 use crate::{
     clusters::{
-        IsolationStep, LocalDriver, UnfinishedCluster,
+        home,
         online_copy::{self, CopyProgress, Isolation},
-        recovery,
-        server::Server,
+        platform_roles, recovery,
         shutdown::ShutdownMode,
-        template::{self, OWNER},
     },
     error::Result,
 };
@@ -36,7 +38,7 @@ impl RecoveredServer {
     /// Opens a session that reads with the rights of the project's owner.
     pub async fn reader(&self) -> Result<Client> {
         let mut config = self.0.config(OWNER, "postgres");
-        let (_, setting) = template::peer_login(OWNER);
+        let (_, setting) = platform_roles::peer_login(OWNER);
         let role = setting.map_or_else(String::new, |(name, value)| format!(" -c {name}={value}"));
         config.options(format!("{READER_OPTIONS}{role}"));
         self.0.connect_with(config).await
@@ -61,7 +63,7 @@ impl LocalDriver {
         let major = unfinished.cluster.major;
         let text = recovery::quarantine_settings(major, settings);
         // The recovery removed the file; it is not overwritten, so no link is followed.
-        unfinished.write_file(template::OVERRIDES, text.as_bytes())?;
+        unfinished.write_file(home::OVERRIDES, text.as_bytes())?;
         let (name, place) = (&unfinished.name, &unfinished.place);
         let server = self.quarantined(major, name, place, unfinished.owner())?;
         let served = RecoveredServer(server);

@@ -2,10 +2,11 @@
 
 use gantry_base::ids::ProjectRef;
 
+use super::{local_driver::LocalDriver, platform::PlatformConflict, privileges::PrivilegeFinding};
 use crate::{
     background::blocking,
     clusters::{
-        LocalDriver, PlatformConflict, PrivilegeFinding, platform, privileges,
+        platform, privileges,
         superuser::{self, SqlArgument, SuperuserSession},
         template,
     },

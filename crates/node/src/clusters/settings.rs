@@ -7,12 +7,13 @@ use std::{
 };
 
 use gantry_base::ids::ProjectRef;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tokio::time::timeout;
 
+use super::{local_driver::LocalDriver, server::process::Server};
 use crate::{
     background::blocking,
-    clusters::{LocalDriver, server::Server, superuser, template::OVERRIDES},
+    clusters::{home::OVERRIDES, superuser},
     error::{At, ClusterError, Result},
     files,
     supervisor::ProcessHandle,
@@ -78,10 +79,7 @@ impl LocalDriver {
             }
             // Renamed atomically: the server never reads a partial file, and no link of the tenant
             // is followed.
-            let unfinished = file.with_extension("new");
-            files::remove_file(&unfinished)?;
-            files::write_new(&unfinished, &text, 0o600, server.run_as())?;
-            files::commit(&unfinished, &file)
+            files::replace(&file, &text, 0o600, server.run_as())
         })
         .await
     }
@@ -131,13 +129,7 @@ async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
     const BYTES_MAX: u64 = 64 << 10;
     let mut child = server.run_launcher(check).await?;
     let data = server.data().to_owned();
-    let pid = Pid::from_raw(child.id().cast_signed());
-    let _ended_with_this = KillOnDrop(
-        pid.map(ProcessHandle::open)
-            .transpose()
-            .at("watching", &data)?
-            .flatten(),
-    );
+    let _ended_with_this = KillOnDrop(ProcessHandle::of_child(&child).at("watching", &data)?);
     blocking(move || {
         let mut said = Vec::new();
         if let Some(stderr) = child.stderr.take() {

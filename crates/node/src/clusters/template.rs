@@ -13,11 +13,15 @@ use gantry_base::clock::Entropy;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
+use super::{
+    home::Home,
+    server::process::{Host, Server},
+};
 use crate::{
     background::blocking,
     clusters::{
-        Home, platform,
-        server::{Host, Server},
+        platform,
+        platform_roles::{PLATFORM_LOGINS, SUPERUSER},
         shutdown::ShutdownMode,
     },
     error::{At, ClusterError, Result},
@@ -25,31 +29,6 @@ use crate::{
     supervisor::{Account, ProcessOwner},
 };
 
-/// The superuser of a project's cluster. Has no password.
-pub const SUPERUSER: &str = "supabase_admin";
-/// The owner of a project's database. Customers log in as this role with a password.
-pub(super) const OWNER: &str = "postgres";
-/// Gantry's login role for `postgres`: it switches to the owner at login, and no other client can
-/// use it.
-///
-/// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by
-/// role and database, and proxied connections have the same peer account as Gantry.
-pub const OWNER_LOGIN: &str = "gantry_owner";
-/// Gantry's login role for rows of the tables of Auth and Storage. No superuser: it inherits the
-/// rights of the roles that own these tables. Triggers and policies of the tenant do not run in its
-/// sessions, by its attributes and settings.
-pub const ROWS_LOGIN: &str = "gantry_rows";
-/// Roles that own the tables of the platform's services. None of them is the tenant's: they are
-/// made with the cluster, before the tenant can create a role.
-pub const SERVICE_ROLES: [&str; 3] = [
-    "supabase_auth_admin",
-    "supabase_storage_admin",
-    "supabase_realtime_admin",
-];
-/// A database of the superuser, which the owner of a project cannot close, rename or drop.
-pub(super) const REPAIR_DATABASE: &str = "template1";
-/// The file that the configuration includes last.
-pub(super) const OVERRIDES: &str = "overrides.conf";
 /// Time limit of `initdb`, which usually takes half a second.
 const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(1);
@@ -75,14 +54,6 @@ pub(super) struct Recipe {
     /// there is none, the server is not started.
     pub(super) sql: Option<&'static str>,
 }
-
-/// Roles of a project's cluster that Gantry's account logs in as.
-pub(super) const PLATFORM_LOGINS: [&str; 4] = [
-    SUPERUSER,
-    OWNER_LOGIN,
-    ROWS_LOGIN,
-    "supabase_read_only_user",
-];
 
 /// The recipe of a project's cluster.
 pub(super) const PROJECT: Recipe = Recipe {
@@ -389,15 +360,6 @@ fn hba(recipe: &Recipe) -> String {
     )
 }
 
-/// Returns the login role and the startup parameter with which peer authentication yields `role`.
-pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
-    if role == OWNER {
-        (OWNER_LOGIN, Some(("role", OWNER)))
-    } else {
-        (role, None)
-    }
-}
-
 /// Files with the rules of authentication of a project's server, and their contents.
 pub(super) fn access_rules() -> Result<[(&'static str, String); 2]> {
     let account = Account::current()?;
@@ -436,10 +398,7 @@ pub(super) fn write_rules(
         if files::read_untrusted(&path, bytes_max).is_ok_and(|there| there == *text) {
             continue;
         }
-        let unfinished = path.with_extension("conf.new");
-        files::remove_file(&unfinished)?;
-        files::write_new(&unfinished, text, 0o600, owner)?;
-        files::commit(&unfinished, &path)?;
+        files::replace(&path, text, 0o600, owner)?;
         changed = true;
     }
     Ok(changed)

@@ -3,20 +3,11 @@
 //! A file beside the data directory: neither a dump nor a copy of the data directory contains it.
 //! The server's account reads it, and the sandbox permits nothing else.
 
-use std::{
-    fs::OpenOptions,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use gantry_base::clock::Entropy;
 
-use crate::{
-    error::{At, Result},
-    files,
-    supervisor::ProcessOwner,
-};
+use crate::{error::Result, files, supervisor::ProcessOwner};
 
 /// Length of a key in bytes.
 const KEY_BYTES: usize = 32;
@@ -34,16 +25,7 @@ pub(super) fn create(data: &Path, owner: ProcessOwner, entropy: &Entropy) -> Res
     }
     // Complete before it has its name: a key that is cut off would make all secrets unreadable.
     let unfinished = key.with_extension(entropy.letters(8));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o400)
-        .open(&unfinished)
-        .at("creating", &unfinished)?;
-    file.write_all(&entropy.bytes::<KEY_BYTES>())
-        .and_then(|()| file.sync_all())
-        .at("writing", &unfinished)?;
-    owner.own(&unfinished).at("handing over", &unfinished)?;
+    files::write_new(&unfinished, entropy.bytes::<KEY_BYTES>(), 0o400, owner)?;
     files::commit(&unfinished, &key)
 }
 

@@ -9,10 +9,10 @@ use std::{
 use gantry_base::clock::Entropy;
 use sha2::Digest;
 
+use super::engine::Engine;
 use crate::{
     background::blocking,
     engines::{
-        Engine,
         install::{put_in_place, unfinished_folder},
         manifest::{EngineManifest, InstalledPackage},
     },

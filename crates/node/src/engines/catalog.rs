@@ -9,8 +9,9 @@ use std::{
 
 use gantry_base::clock::Entropy;
 
+use super::{engine::Engine, engine_error::EngineError, layout::LayoutOptions};
 use crate::{
-    engines::{Engine, EngineError, LayoutOptions, layout, manifest::EngineManifest},
+    engines::{layout, manifest::EngineManifest},
     error::ClusterError,
     files,
 };

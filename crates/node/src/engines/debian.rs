@@ -11,10 +11,10 @@ use gantry_base::clock::Entropy;
 use sha2::{Digest, Sha256};
 use url::Url;
 
+use super::engine::Engine;
 use crate::{
     background::blocking,
     engines::{
-        Engine,
         manifest::{EngineManifest, EngineRuntime, InstalledPackage},
         packages::{PackageContents, PackageFilter, unpack},
         registry::Registry,

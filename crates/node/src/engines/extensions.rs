@@ -7,15 +7,13 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use crate::{
-    error::{At, ClusterError, Result},
+    error::{ClusterError, Result},
     files,
+    supervisor::ProcessOwner,
 };
 
 /// Extensions that the owner of a project can create where their files are installed.
@@ -178,20 +176,9 @@ impl ExtensionPolicy {
         if let Some(folder) = file.parent() {
             files::make_dir(folder, 0o700)?;
         }
-        let unfinished = file.with_extension("new");
-        files::remove_file(&unfinished)?;
-        let mut options = fs::OpenOptions::new();
-        let opened = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&unfinished);
-        let mut new = opened.at("writing", &unfinished)?;
         let names: Vec<&str> = self.added.iter().map(String::as_str).collect();
         let text = format!("{}\n", names.join("\n"));
-        new.write_all(text.as_bytes()).at("writing", &unfinished)?;
-        new.sync_all().at("writing", &unfinished)?;
-        files::commit(&unfinished, &file)
+        files::replace(&file, &text, 0o600, ProcessOwner::own_account())
     }
 
     /// Returns how an extension may be created.
@@ -262,6 +249,8 @@ pub(super) fn with_trust(control: &str, trusted: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

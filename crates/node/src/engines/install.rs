@@ -20,10 +20,10 @@ use serde::Deserialize;
 use sha2::{Digest, Sha512};
 use tokio::process::Command;
 
+use super::engine::Engine;
 use crate::{
     background::blocking,
     engines::{
-        Engine,
         manifest::{EngineManifest, InstalledPackage},
         registry::Registry,
         wheel::ExtensionFiles,

@@ -20,13 +20,15 @@ use std::{
 use gantry_base::clock::Entropy;
 use sha2::{Digest, Sha256};
 
+use super::engine::Engine;
 use crate::{
     engines::{
-        Engine, bundled, elf,
+        bundled, elf,
         extensions::{ExtensionPolicy, ExtensionRule, is_library, with_trust},
     },
     error::{At, ClusterError, Result},
     files,
+    proc_files::{ProcessFiles, pids},
 };
 
 /// Version of the rules by which a layout is made.
@@ -517,10 +519,10 @@ pub(super) fn remove_unused(dir: &Path, used: &[&Engine], now: SystemTime) -> Re
     let Ok(dir) = dir.canonicalize() else {
         return Ok(());
     };
-    let mut programs: Vec<PathBuf> = fs::read_dir("/proc")
-        .at("listing", Path::new("/proc"))?
-        .flatten()
-        .filter_map(|entry| fs::read_link(entry.path().join("exe")).ok())
+    let processes = pids().at("listing", Path::new("/proc"))?;
+    let mut programs: Vec<PathBuf> = processes
+        .into_iter()
+        .filter_map(|pid| ProcessFiles::of(pid).executable().ok())
         .collect();
     programs.extend(used.iter().map(|engine| engine.program("postgres")));
     for (_, path) in entries(&dir)? {

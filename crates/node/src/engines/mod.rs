@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod debian;
 mod elf;
 pub mod engine;
+pub mod engine_error;
 pub mod extensions;
 pub mod install;
 pub mod layout;
@@ -25,7 +26,8 @@ mod zip;
 
 pub use self::{
     catalog::{Engines, Installed, OldVersions},
-    engine::{Engine, EngineError},
+    engine::Engine,
+    engine_error::EngineError,
     extensions::{ExtensionPolicy, ExtensionRule},
     layout::LayoutOptions,
 };

@@ -13,15 +13,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{Request, StatusCode, Uri, header};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
+use gantry_base::net::{
+    http_client::{HttpClient, HttpClientOptions},
+    outbound::OutboundPolicy,
+    tls_client,
 };
+use http_body_util::Full;
+use hyper::{Request, StatusCode, Uri, header};
 use rustls::{
-    ClientConfig, RootCertStore,
+    RootCertStore,
     pki_types::{CertificateDer, pem::PemObject},
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -196,14 +196,13 @@ fn expand(text: &str, environment: &HashMap<String, String>) -> String {
 #[derive(Debug)]
 pub struct Registry {
     config: NpmConfig,
-    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    client: HttpClient,
 }
 
 impl Registry {
     /// Creates a client without connecting.
     pub fn new(config: NpmConfig) -> Result<Self, RegistryError> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let mut roots = RootCertStore::clone(&tls_client::system_roots());
         if let Some(file) = config.get("cafile") {
             let unusable = |error: rustls::pki_types::pem::Error| {
                 RegistryError::Authority(format!("{file}: {error}"))
@@ -215,25 +214,14 @@ impl Registry {
                     .map_err(unusable)?,
             );
         }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let tls = tls
-            .map_err(|error| RegistryError::Authority(error.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        Ok(Self {
-            config,
-            client: Client::builder(TokioExecutor::new()).build(connector),
-        })
+        let options = HttpClientOptions {
+            connect_timeout: CONNECT_TIMEOUT,
+            roots: Arc::new(roots),
+            ..HttpClientOptions::default()
+        };
+        // The operator chooses the registry.
+        let client = HttpClient::with_options(&OutboundPolicy::unrestricted(), options);
+        Ok(Self { config, client })
     }
 
     /// Downloads the compressed archive of a package's version, of at most `bytes_max` bytes. The
@@ -334,24 +322,17 @@ impl Registry {
                 );
             }
             let request = request
-                .body(Empty::new())
+                .body(Full::default())
                 .map_err(|error| unreachable(error.to_string()))?;
-            let response = self
-                .client
-                .request(request)
-                .await
-                .map_err(|error| unreachable(chain(&error)))?;
-            let status = response.status();
+            let sent = self.client.send(request, TIMEOUT, bytes_max).await;
+            let mut response = sent.map_err(|error| unreachable(chain(&error)))?;
+            let status = response.status;
             if status == StatusCode::OK {
-                let body = Limited::new(response.into_body(), bytes_max)
-                    .collect()
-                    .await;
-                return Ok(body
-                    .map_err(|error| unreachable(error.to_string()))?
-                    .to_bytes());
+                let body = response.bytes().await;
+                return body.map_err(|error| unreachable(error.to_string()));
             }
             let location = response
-                .headers()
+                .headers
                 .get(header::LOCATION)
                 .and_then(|value| value.to_str().ok());
             match location

@@ -16,9 +16,10 @@ use sha2::{Digest, Sha256};
 use url::Url;
 use zip::ZipArchive;
 
+use super::engine::Engine;
 use crate::{
     background::blocking,
-    engines::{Engine, install, registry::Registry},
+    engines::{install, registry::Registry},
     error::{At, ClusterError, Result},
     files,
 };

@@ -17,10 +17,11 @@ use gantry_base::clock::Entropy;
 use sha2::{Digest, Sha512};
 use tokio::process::Command;
 
+use super::service::Service;
 use crate::{
     engines::registry::Registry,
     kits::{
-        Service, archive,
+        archive,
         kit::{InstalledKit, KitError, at},
         pooler,
         shelf::UNFINISHED,

@@ -6,7 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::kits::{Service, c_library, manifest::Manifest};
+use super::service::Service;
+use crate::kits::{c_library, manifest::Manifest};
 
 /// Name of the manifest in a kit's folder.
 pub const MANIFEST: &str = "kit.toml";

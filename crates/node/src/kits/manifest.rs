@@ -13,7 +13,7 @@ use std::{
 use hyper::Method;
 use serde::Deserialize;
 
-use crate::kits::Service;
+use super::service::Service;
 
 /// Largest number of arguments or variables of a program.
 const ARGUMENTS_MAX: usize = 100;

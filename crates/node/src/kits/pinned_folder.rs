@@ -2,11 +2,11 @@
 
 use std::{
     fs,
-    io::{self, Read},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
+use gantry_base::files::read_start;
 use sha2::{Digest, Sha256};
 
 use crate::kits::kit::{KitError, at};
@@ -51,7 +51,7 @@ pub(super) fn digest(folder: &Path, bounds: FolderBounds) -> Result<String, KitE
             let target = fs::read_link(&path).map_err(at(&path))?;
             target.as_os_str().as_bytes().to_vec()
         } else {
-            read_bounded(&path, bounds).map_err(at(&path))?
+            read_start(&path, bounds.file_bytes).map_err(at(&path))?
         };
         let name = path.strip_prefix(folder).unwrap_or(&path);
         digest.update(name.as_os_str().as_bytes());
@@ -84,13 +84,6 @@ fn entries(folder: &Path, bounds: FolderBounds) -> Result<Vec<PathBuf>, KitError
     }
     files.sort();
     Ok(files)
-}
-
-fn read_bounded(path: &Path, bounds: FolderBounds) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    let file = fs::File::open(path)?;
-    file.take(bounds.file_bytes).read_to_end(&mut content)?;
-    Ok(content)
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use std::path::Path;
 use gantry_base::clock::Entropy;
 use tokio::process::Command;
 
+use super::service::Service;
 use crate::{
     engines::{debian, registry::Registry},
     kits::{
-        Service,
         kit::{InstalledKit, KitError},
         manifest::Manifest,
         pinned_folder::{self, FolderBounds},

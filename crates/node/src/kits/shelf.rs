@@ -5,12 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    kits::schema_diff::{self, SchemaDiffKit},
-    kits::{
-        Service,
-        kit::{InstalledKit, KitError, at},
-    },
+use super::service::Service;
+use crate::kits::{
+    kit::{InstalledKit, KitError, at},
+    schema_diff::{self, SchemaDiffKit},
 };
 
 /// Prefix of unfinished installations.

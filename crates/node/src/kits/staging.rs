@@ -1,15 +1,13 @@
 //! Installation of a kit beside its place, which it gets by a rename when it is complete.
 
 use std::{
-    fs::{self, Permissions},
-    io,
-    os::unix::fs::PermissionsExt,
+    fs,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
-use gantry_base::clock::Entropy;
+use gantry_base::{clock::Entropy, files};
 use tokio::{process::Command, time::timeout};
 
 use crate::kits::{
@@ -64,13 +62,7 @@ fn commit(stage: &Path, place: &Path) -> Result<(), KitError> {
 
 /// Creates a folder that all accounts can read, ignoring the umask.
 pub(super) fn make_folder(path: &Path) -> Result<(), KitError> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => {
-            made.map_err(at(path))?;
-            fs::set_permissions(path, Permissions::from_mode(OPEN)).map_err(at(path))
-        }
-    }
+    files::make_folder(path, OPEN).map_err(at(path))
 }
 
 /// Runs a program that prints its version, so that a wrong processor or C library is reported at

@@ -17,10 +17,10 @@ use clap::{ArgAction, Args};
 use landlock::AccessFs;
 
 use crate::{
-    clusters::launch::{LOADERS, READABLE},
     services::scratch,
     supervisor::{
-        AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, ProcessOwner, Sandbox,
+        Confinement, LaunchError, LauncherArguments, Namespaces, ProcessOwner, Sandbox,
+        SandboxedProgram,
     },
     system_calls::services,
 };
@@ -30,9 +30,6 @@ pub const SUBCOMMAND: &str = "launch-service";
 
 /// Largest file of variables, in bytes.
 const ENVIRONMENT_BYTES_MAX: u64 = 4 << 20;
-
-/// Names of the machine's accounts. An instance needs none: the id of its account has no name.
-const ACCOUNTS: &str = "/etc/passwd";
 
 /// Files by which names of hosts are resolved and their certificates verified.
 const NAME_SERVICES: &[&str] = &[
@@ -104,18 +101,9 @@ pub struct ServiceLaunchPlan {
     /// The name of the machine that the program sees, where the system permits it.
     #[arg(long, value_name = "NAME")]
     pub host_name: Option<String>,
-    /// User id to run under.
-    #[arg(long, requires = "gid")]
-    pub uid: Option<u32>,
-    /// Group id to run under.
-    #[arg(long, requires = "uid")]
-    pub gid: Option<u32>,
-    /// Control groups and resource limits.
+    /// Account and bounds, and whether the sandbox applies.
     #[command(flatten)]
-    pub bounds: LaunchBounds,
-    /// Run without Landlock and seccomp.
-    #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
-    pub sandbox: bool,
+    pub confinement: Confinement,
     /// A variable of the environment.
     #[arg(long = "variable", value_name = "NAME=VALUE")]
     pub variables: Vec<String>,
@@ -127,75 +115,28 @@ pub struct ServiceLaunchPlan {
 impl ServiceLaunchPlan {
     /// Returns the command line that parses to this plan.
     pub fn arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![
-            SUBCOMMAND.into(),
-            "--program".into(),
-            self.program.clone().into(),
-            "--kit".into(),
-            self.kit.clone().into(),
-            "--folder".into(),
-            self.folder.clone().into(),
-        ];
-        for (flag, paths) in [
-            ("--read", &self.read),
-            ("--write", &self.write),
-            ("--connect", &self.connect),
-            ("--execute", &self.execute),
-        ] {
-            for path in paths {
-                arguments.extend([flag.into(), path.clone().into()]);
-            }
-        }
-        for port in &self.ports {
-            arguments.extend(["--port".into(), port.to_string().into()]);
-        }
-        if !self.record {
-            arguments.push("--no-record".into());
-        }
-        if self.network {
-            arguments.push("--network".into());
-        }
-        if self.offline {
-            arguments.push("--offline".into());
-        }
-        if self.attributes {
-            arguments.push("--attributes".into());
-        }
-        if self.scratch {
-            arguments.push("--scratch".into());
-        }
-        for port in &self.listen_ports {
-            arguments.extend(["--listen-port".into(), port.to_string().into()]);
-        }
-        if let Some(directory) = &self.directory {
-            arguments.extend(["--directory".into(), directory.clone().into()]);
-        }
-        if let Some(file) = &self.environment {
-            arguments.extend(["--environment".into(), file.clone().into()]);
-        }
-        if let Some(name) = &self.host_name {
-            arguments.extend(["--host-name".into(), name.into()]);
-        }
-        if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
-            arguments.extend([
-                "--uid".into(),
-                uid.to_string().into(),
-                "--gid".into(),
-                gid.to_string().into(),
-            ]);
-        }
-        arguments.extend(self.bounds.arguments());
-        if !self.sandbox {
-            arguments.push("--no-sandbox".into());
-        }
-        // As one argument each, because a value may begin with a dash.
-        for variable in &self.variables {
-            arguments.push(format!("--variable={variable}").into());
-        }
-        for argument in &self.program_arguments {
-            arguments.push(format!("--argument={argument}").into());
-        }
-        arguments
+        LauncherArguments::new(SUBCOMMAND)
+            .values("--program", [&self.program])
+            .values("--kit", [&self.kit])
+            .values("--folder", [&self.folder])
+            .values("--read", &self.read)
+            .values("--write", &self.write)
+            .values("--connect", &self.connect)
+            .values("--execute", &self.execute)
+            .numbers("--port", self.ports.iter().copied())
+            .flag("--no-record", !self.record)
+            .flag("--network", self.network)
+            .flag("--offline", self.offline)
+            .flag("--attributes", self.attributes)
+            .flag("--scratch", self.scratch)
+            .numbers("--listen-port", self.listen_ports.iter().copied())
+            .values("--directory", &self.directory)
+            .values("--environment", &self.environment)
+            .values("--host-name", &self.host_name)
+            .confinement(&self.confinement)
+            .texts("--variable", &self.variables)
+            .texts("--argument", &self.program_arguments)
+            .into_vec()
     }
 
     fn command(&self) -> Command {
@@ -212,55 +153,31 @@ impl ServiceLaunchPlan {
     }
 
     /// The sandbox of the instance: reads its kit and the system's libraries, executes only its
-    /// program, and creates only its socket. A function also reads its sources, and writes its own
-    /// folder and its cache.
+    /// program, and creates only its socket. It needs no names of accounts: the id of its own has
+    /// none. A function also reads its sources, and writes its own folder and its cache.
     fn sandbox(&self) -> Sandbox {
-        let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        let execute = AccessFs::Execute | AccessFs::ReadFile;
-        let discard = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
-        let own = read | AccessFs::MakeSock | AccessFs::RemoveFile;
-        let change = read
-            | AccessFs::WriteFile
-            | AccessFs::Truncate
-            | AccessFs::MakeReg
-            | AccessFs::MakeDir
-            | AccessFs::RemoveFile
-            | AccessFs::RemoveDir
-            | AccessFs::Refer;
+        let own =
+            AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::MakeSock | AccessFs::RemoveFile;
         let names: &[&str] = if self.network { NAME_SERVICES } else { &[] };
-        let system = READABLE.iter().filter(|path| **path != ACCOUNTS);
-        let rules = [
-            (system.map(PathBuf::from).collect(), read),
-            (vec![self.kit.clone()], read),
-            (LOADERS.iter().map(PathBuf::from).collect(), execute),
-            (vec![self.program.clone()], execute),
-            (self.execute.clone(), execute),
-            (vec![PathBuf::from("/dev/null")], discard),
-            (vec![self.folder.clone()], own),
-            (names.iter().map(PathBuf::from).collect(), read),
-            (self.read.clone(), read),
-            (self.write.clone(), change),
+        let system_calls = match (self.network, self.attributes) {
+            (_, true) => &services::STORAGE,
+            (true, false) if self.offline => &services::OFFLINE,
+            (true, false) => &services::FUNCTION,
+            (false, false) => &services::INSTANCE,
+        };
+        let mut sandbox = Sandbox::new(system_calls)
+            .read([&self.kit])
+            .execute([&self.program])
+            .execute(&self.execute)
+            .allow(own, [&self.folder])
+            .read(names)
+            .read(&self.read)
+            .change(&self.write, AccessFs::Refer)
             // Kernels that do not know the second right permit all sockets, subject to their modes.
-            (
-                self.connect.clone(),
-                AccessFs::ReadFile | AccessFs::ResolveUnix,
-            ),
-        ];
-        Sandbox {
-            files: rules
-                .into_iter()
-                .map(|(paths, access)| AccessRule { paths, access })
-                .collect(),
-            ports: self.ports.clone(),
-            listen_ports: self.listen_ports.clone(),
-            system_calls: match (self.network, self.attributes) {
-                (_, true) => &services::STORAGE,
-                (true, false) if self.offline => &services::OFFLINE,
-                (true, false) => &services::FUNCTION,
-                (false, false) => &services::INSTANCE,
-            },
-            executes: false,
-        }
+            .allow(AccessFs::ReadFile | AccessFs::ResolveUnix, &self.connect);
+        sandbox.ports.clone_from(&self.ports);
+        sandbox.listen_ports.clone_from(&self.listen_ports);
+        sandbox
     }
 }
 
@@ -288,7 +205,7 @@ impl ServiceLaunchPlan {
         if !self.scratch {
             return (self, false);
         }
-        let mounted = match self.uid.zip(self.gid) {
+        let mounted = match self.confinement.ids() {
             Some(ids) => {
                 let own = [&self.program, &self.kit, &self.folder];
                 let more = [&self.read, &self.write, &self.connect, &self.execute];
@@ -315,33 +232,33 @@ impl ServiceLaunchPlan {
 /// The process must have a single thread and must not have done anything else.
 pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
     let (plan, is_mounted) = plan.clone().with_scratch();
-    let mut program = plan.command();
+    let mut command = plan.command();
     if plan.scratch && !is_mounted {
-        let ids = plan.uid.zip(plan.gid);
+        let ids = plan.confinement.ids();
         let owner = ids.map_or_else(ProcessOwner::own_account, |(uid, gid)| {
             ProcessOwner::new(uid, gid)
         });
-        scratch::use_folder(&mut program, &plan.folder, owner)
+        scratch::use_folder(&mut command, &plan.folder, owner)
             .map_err(|error| LaunchError::System("making the temporary folder", error))?;
     }
     if let Some(file) = &plan.environment {
-        add_variables(&mut program, file)
+        add_variables(&mut command, file)
             .map_err(|error| LaunchError::System("reading the environment", error))?;
     }
-    let launch = Launch {
-        program,
+    let program = SandboxedProgram {
+        command,
         exec_step: "starting the program",
         directory: plan.folder.clone(),
         record: plan.record,
-        ids: plan.uid.zip(plan.gid),
         accounts: None,
-        bounds: plan.bounds.clone(),
-        sandbox: plan.sandbox.then(|| plan.sandbox()),
+        namespaces: Namespaces {
+            host_name: plan.host_name.clone(),
+            ..Namespaces::default()
+        },
+        confinement: plan.confinement.clone(),
+        sandbox: plan.sandbox(),
     };
-    launch.exec_in(&Namespaces {
-        host_name: plan.host_name.clone(),
-        ..Namespaces::default()
-    })
+    program.exec()
 }
 
 #[cfg(test)]
@@ -393,14 +310,7 @@ mod tests {
                 environment: ids.map(|_| "/e 1".into()),
                 record: sandbox,
                 host_name: ids.map(|_| "abcdefghijklmnopqrst".to_owned()),
-                uid: ids,
-                gid: ids,
-                bounds: LaunchBounds {
-                    memory_max: Some(1 << 30),
-                    processes_max: ids.map(u64::from),
-                    ..LaunchBounds::default()
-                },
-                sandbox,
+                confinement: Confinement::example(ids, sandbox),
                 variables: vec!["A=-b=c".to_owned(), "D=".to_owned()],
                 program_arguments: vec!["--uid".to_owned(), "-x y".to_owned()],
             };

@@ -1,7 +1,7 @@
 //! Control groups and resource limits that the launcher applies to itself before it becomes the
 //! server.
 
-use std::{ffi::OsString, fs, io, path::PathBuf};
+use std::{fs, io, path::PathBuf};
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -37,26 +37,6 @@ pub struct LaunchBounds {
 }
 
 impl LaunchBounds {
-    /// Returns the arguments that parse to these bounds.
-    pub fn arguments(&self) -> Vec<OsString> {
-        let groups = self
-            .groups
-            .iter()
-            .flat_map(|group| [OsString::from("--group"), group.clone().into_os_string()]);
-        let sizes = [
-            ("--memory-max", self.memory_max),
-            ("--data-max", self.data_max),
-            ("--descriptors-max", self.descriptors_max),
-            ("--processes-max", self.processes_max),
-            ("--file-max", self.file_max),
-            ("--locked-memory-max", self.locked_memory_max),
-        ];
-        let sizes = sizes.into_iter().filter_map(|(flag, value)| {
-            Some([OsString::from(flag), OsString::from(value?.to_string())])
-        });
-        groups.chain(sizes.flatten()).collect()
-    }
-
     /// Applies the bounds to this process, which must still have its privileges.
     ///
     /// Errors: the failed step and its cause.

@@ -1,6 +1,7 @@
 //! Running a launcher: a fresh process of Gantry's own binary that becomes a server.
 
 use std::{
+    ffi::OsString,
     io::{self, Write},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -11,7 +12,8 @@ use rustix::process::{Pid, Signal};
 use tokio::{sync::oneshot, time::sleep};
 
 use crate::supervisor::{
-    ProcessHandle, sandbox_available,
+    process::ProcessHandle,
+    sandbox::sandbox_available,
     trace::{self, TRACED},
 };
 
@@ -53,10 +55,17 @@ impl Default for Launcher {
 }
 
 impl Launcher {
+    /// Returns the command that runs a launcher, without environment.
+    pub fn command(&self, arguments: Vec<OsString>) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).env_clear();
+        command
+    }
+
     /// Starts a launcher of a program that may execute others. It is not traced.
-    pub fn run_untraced(&self, mut command: Command) -> Result<Child, LauncherError> {
+    pub fn run_untraced(&self, mut command: Command) -> io::Result<Child> {
         command.stdin(Stdio::piped());
-        let mut child = command.spawn().map_err(LauncherError::Run)?;
+        let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
             // Fails if the launcher exited with an error, which it prints.
             let _ = stdin.write_all(&[TRACED]);

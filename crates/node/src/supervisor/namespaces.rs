@@ -16,7 +16,7 @@ use nix::{
     unistd::sethostname,
 };
 
-use crate::supervisor::Account;
+use crate::supervisor::account::Account;
 
 /// Longest name of a machine, in bytes (`__NEW_UTS_LEN`).
 const HOST_NAME_BYTES_MAX: usize = 64;

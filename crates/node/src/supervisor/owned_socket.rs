@@ -9,7 +9,7 @@ use std::{
 
 use tokio::net::UnixListener;
 
-use crate::supervisor::ProcessOwner;
+use crate::supervisor::account::ProcessOwner;
 
 /// Listens at `path` for the processes of `owner`. A socket of an earlier server is replaced:
 /// processes keep its path. Its folder must not be writable for a tenant.

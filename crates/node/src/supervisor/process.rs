@@ -4,35 +4,17 @@ use std::{
     fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
+    process::Child,
 };
 
+use gantry_base::files;
 use rustix::process::{Pid, PidfdFlags, Signal};
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::JoinHandle,
+};
 
-/// Returns the processes of the machine. Each may end at any time.
-pub fn pids() -> io::Result<Vec<Pid>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let pid = name.to_str().and_then(|name| name.parse().ok());
-        found.extend(pid.and_then(Pid::from_raw));
-    }
-    Ok(found)
-}
-
-/// Returns the real user id of a process, or `None` if it has ended. The owner of the folder in
-/// `/proc` is not used, because a process can change it.
-pub fn live_uid(pid: Pid) -> Option<u32> {
-    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
-    uid_in_status(&fs::read_to_string(path).ok()?)
-}
-
-fn uid_in_status(status: &str) -> Option<u32> {
-    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
-    let dead = value("State:")?.trim().starts_with(['Z', 'X']);
-    let uid = value("Uid:")?.split_whitespace().next()?.parse().ok()?;
-    (!dead).then_some(uid)
-}
+use crate::proc_files::ProcessFiles;
 
 /// The identity of a launched server: its pid, and its start time in clock ticks since boot. Both
 /// survive an `exec`, and no two processes of one boot share both.
@@ -67,38 +49,16 @@ impl LaunchRecord {
 
     /// Returns the record of a live process.
     pub fn of_process(pid: Pid) -> Option<Self> {
-        /// Position of the start time in the result of [`stat`].
-        const STARTED: usize = 19;
-        let stat = stat(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))?;
-        Some(Self {
-            pid,
-            started: stat.split(' ').nth(STARTED)?.parse().ok()?,
-        })
+        let started = ProcessFiles::of(pid).stat()?.started;
+        Some(Self { pid, started })
     }
 
     /// Writes the record of the current process, atomically.
     pub fn write_current(directory: &Path) -> io::Result<()> {
         let current = Self::of_process(rustix::process::getpid()).ok_or(io::ErrorKind::NotFound)?;
-        let unfinished = directory.with_file_name("launched.new");
-        fs::write(
-            &unfinished,
-            format!("{} {}\n", current.pid.as_raw_nonzero(), current.started),
-        )?;
-        fs::rename(&unfinished, Self::file(directory))
+        let text = format!("{} {}\n", current.pid.as_raw_nonzero(), current.started);
+        files::replace(&Self::file(directory), text, 0o600)
     }
-}
-
-/// Returns the parent of a process.
-pub fn parent(pid: Pid) -> Option<Pid> {
-    let stat = stat(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))?;
-    Pid::from_raw(stat.split(' ').nth(1)?.parse().ok()?)
-}
-
-/// Reads the fields of `/proc/<pid>/stat` from the state on: `state ppid …`. The program name
-/// before them can contain any character and ends at the last parenthesis.
-pub fn stat(proc: &Path) -> Option<String> {
-    let stat = fs::read_to_string(proc.join("stat")).ok()?;
-    Some(stat.rsplit_once(") ")?.1.to_owned())
 }
 
 /// A handle to one process (pidfd). It never refers to another process that reuses the pid.
@@ -119,6 +79,12 @@ impl ProcessHandle {
         }
     }
 
+    /// Opens a handle to a child. Returns `None` if it has ended and was collected.
+    pub fn of_child(child: &Child) -> io::Result<Option<Self>> {
+        let pid = Pid::from_raw(child.id().cast_signed());
+        pid.map_or(Ok(None), Self::open)
+    }
+
     /// Sends a signal. Does nothing if the process has exited.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         match rustix::process::pidfd_send_signal(self.0.get_ref(), signal) {
@@ -133,32 +99,22 @@ impl ProcessHandle {
     }
 }
 
+/// Waits for the end of a child, and collects its exit status, so that it does not remain a zombie.
+pub fn reap(mut child: Child) -> JoinHandle<()> {
+    let handle = ProcessHandle::of_child(&child);
+    tokio::spawn(async move {
+        // Without a handle, a wait would block this thread until the process ends.
+        let Ok(handle) = handle else { return };
+        if let Some(handle) = handle {
+            let _ = handle.ended().await;
+        }
+        let _ = child.wait();
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn uid_of_a_status_is_the_real_one_of_a_live_process() {
-        let status = |state: &str, ids: &str| {
-            format!("Name:\tx\nState:\t{state}\nUid:\t{ids}\nGid:\t1\t1\t1\t1\n")
-        };
-        for (state, ids, uid) in [
-            ("S (sleeping)", "700\t700\t700\t700", Some(700)),
-            ("R (running)", "7000\t1\t1\t1", Some(7000)),
-            ("Z (zombie)", "700\t700\t700\t700", None),
-            ("X (dead)", "700\t700\t700\t700", None),
-        ] {
-            assert_eq!(uid_in_status(&status(state, ids)), uid, "{state} {ids}");
-        }
-        assert_eq!(uid_in_status(""), None);
-    }
-
-    #[test]
-    fn own_process_is_listed_with_its_user_id() {
-        let own = rustix::process::getpid();
-        assert!(pids().unwrap().contains(&own));
-        assert_eq!(live_uid(own), Some(rustix::process::getuid().as_raw()));
-    }
 
     #[test]
     fn record_matches_only_the_same_pid_and_start_time() {

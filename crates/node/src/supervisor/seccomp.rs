@@ -18,11 +18,13 @@ use seccompiler::{
 pub struct SystemCalls {
     /// Name of the program, for messages.
     pub name: &'static str,
+    /// A list with further calls that are permitted.
+    pub extends: Option<&'static SystemCalls>,
     /// Calls that are permitted with any arguments.
     pub any: &'static [&'static [c_long]],
     /// Calls that are permitted with certain arguments. If a call is listed more than once, one
     /// matching entry is sufficient.
-    pub conditional: &'static [&'static [ConditionalCall]],
+    pub conditional: &'static [ConditionalCall],
 }
 
 /// A system call and the conditions on its arguments.
@@ -102,18 +104,39 @@ pub(super) fn available() -> bool {
 }
 
 impl SystemCalls {
+    /// This list and those that it extends, the most general one first.
+    fn chain(&self) -> Vec<&Self> {
+        let mut chain = self.extends.map(Self::chain).unwrap_or_default();
+        chain.push(self);
+        chain
+    }
+
+    /// Returns the calls that are permitted with any arguments.
+    pub(crate) fn unconditional_calls(&self) -> impl Iterator<Item = &c_long> {
+        let lists = self.chain().into_iter().flat_map(|calls| calls.any);
+        lists.copied().flatten()
+    }
+
+    /// Returns the calls that are permitted with certain arguments.
+    pub(crate) fn conditional_calls(&self) -> impl Iterator<Item = &ConditionalCall> {
+        self.chain().into_iter().flat_map(|calls| calls.conditional)
+    }
+
+    /// Returns whether a call is permitted with any or certain arguments.
+    #[cfg(test)]
+    pub(crate) fn permits(&self, call: c_long) -> bool {
+        self.unconditional_calls().any(|any| *any == call)
+            || self.conditional_calls().any(|rule| rule.call == call)
+    }
+
     /// Returns the filters in the order in which they must be applied. The kernel takes the
     /// strictest action of all filters, and the last filter permits no further filter.
     ///
     /// `executes`: the program may execute others. There is no tracing process then.
     fn filters(&self, executes: bool) -> Result<Vec<BpfProgram>, SeccompError> {
-        let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = self
-            .any
-            .iter()
-            .flat_map(|list| list.iter())
-            .map(|call| (*call, Vec::new()))
-            .collect();
-        for ConditionalCall { call, arguments } in self.conditional.iter().copied().flatten() {
+        let any = self.unconditional_calls().map(|call| (*call, Vec::new()));
+        let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = any.collect();
+        for ConditionalCall { call, arguments } in self.conditional_calls() {
             let conditions: Result<_, _> = arguments.iter().map(ArgumentRule::condition).collect();
             allowed
                 .entry(*call)
@@ -164,11 +187,12 @@ mod tests {
     fn system_call_list_compiles_to_three_filters() {
         static CALLS: SystemCalls = SystemCalls {
             name: "test",
+            extends: None,
             any: &[&[libc::SYS_read]],
-            conditional: &[&[ConditionalCall {
+            conditional: &[ConditionalCall {
                 call: libc::SYS_socket,
                 arguments: &[ArgumentRule::exactly(0, libc::AF_UNIX as u64)],
-            }]],
+            }],
         };
         assert_eq!(CALLS.filters(false).unwrap().len(), 3);
         assert_eq!(CALLS.filters(true).unwrap().len(), 2);

@@ -1,5 +1,5 @@
-//! The system calls that an instance may make: those of a PostgreSQL server, without its shared
-//! memory, and those by which a program connects to the server's Unix socket.
+//! The system calls that an instance may make: the [common ones](super::common), and those by which
+//! a program connects to the server's Unix socket.
 //!
 //! `socket` permits Unix stream sockets only, so no byte leaves by TCP, UDP or raw packets.
 //! Functions may also open TCP and UDP sockets; Landlock limits the ports.
@@ -7,75 +7,40 @@
 use libc::c_long;
 
 use crate::{
-    supervisor::{ArgumentRule, ConditionalCall, SystemCalls},
-    system_calls::postgres::{
-        FILES, FILES_BY_OLDER_CALLS, MEMORY, POSTGRES_CONDITIONAL, PROCESSES, SESSIONS, SIGNALS,
-        TIME, WAITING,
-    },
+    supervisor::{ConditionalCall, SystemCalls},
+    system_calls::common::{COMMON, socket},
 };
 
 /// The system calls of an instance.
 pub(crate) static INSTANCE: SystemCalls = SystemCalls {
     name: "service",
-    any: &[
-        MEMORY,
-        FILES,
-        FILES_BY_OLDER_CALLS,
-        PROCESSES,
-        SIGNALS,
-        TIME,
-        WAITING,
-        SESSIONS,
-        CLIENT,
-        RUNTIME,
-    ],
-    conditional: &[POSTGRES_CONDITIONAL],
-};
-
-/// The system calls of a function.
-pub(crate) static FUNCTION: SystemCalls = SystemCalls {
-    name: "function",
-    any: &[
-        MEMORY,
-        FILES,
-        FILES_BY_OLDER_CALLS,
-        PROCESSES,
-        SIGNALS,
-        TIME,
-        WAITING,
-        SESSIONS,
-        CLIENT,
-        RUNTIME,
-        SCRIPTS,
-    ],
-    conditional: &[POSTGRES_CONDITIONAL, &INTERNET],
+    extends: Some(&COMMON),
+    any: &[CLIENT, RUNTIME],
+    conditional: &[],
 };
 
 /// The system calls of a function that may not reach other machines.
 pub(crate) static OFFLINE: SystemCalls = SystemCalls {
     name: "function",
-    any: FUNCTION.any,
-    conditional: &[POSTGRES_CONDITIONAL],
+    extends: Some(&INSTANCE),
+    any: &[SCRIPTS],
+    conditional: &[],
+};
+
+/// The system calls of a function.
+pub(crate) static FUNCTION: SystemCalls = SystemCalls {
+    name: "function",
+    extends: Some(&OFFLINE),
+    any: &[],
+    conditional: INTERNET,
 };
 
 /// The system calls of a program that stores files: those of a function, and attributes of files.
 pub(crate) static STORAGE: SystemCalls = SystemCalls {
     name: "storage",
-    any: &[
-        MEMORY,
-        FILES,
-        FILES_BY_OLDER_CALLS,
-        PROCESSES,
-        SIGNALS,
-        TIME,
-        WAITING,
-        SESSIONS,
-        CLIENT,
-        RUNTIME,
-        SCRIPTS,
-        ATTRIBUTES,
-    ],
-    conditional: &[POSTGRES_CONDITIONAL, &INTERNET],
+    extends: Some(&FUNCTION),
+    any: &[ATTRIBUTES],
+    conditional: &[],
 };
 
 /// Extended attributes of files, in which Storage keeps media types.
@@ -107,34 +72,9 @@ const RUNTIME: &[c_long] = &[
     libc::SYS_timerfd_settime,
 ];
 
-/// Mask of a socket's type, without flags.
-const SOCKET_TYPE: u64 = 0xf;
 /// Internet sockets: streams and datagrams of IPv4. The runtime cannot deny networks of IPv6, so
 /// that is not permitted at all.
-static INTERNET: [ConditionalCall; 2] = [
-    ConditionalCall {
-        call: libc::SYS_socket,
-        arguments: &[
-            ArgumentRule::exactly(0, libc::AF_INET as u64),
-            ArgumentRule::Bits {
-                at: 1,
-                mask: SOCKET_TYPE,
-                are: libc::SOCK_STREAM as u64,
-            },
-        ],
-    },
-    ConditionalCall {
-        call: libc::SYS_socket,
-        arguments: &[
-            ArgumentRule::exactly(0, libc::AF_INET as u64),
-            ArgumentRule::Bits {
-                at: 1,
-                mask: SOCKET_TYPE,
-                are: libc::SOCK_DGRAM as u64,
-            },
-        ],
-    },
-];
+const INTERNET: &[ConditionalCall] = &[socket!(AF_INET, SOCK_STREAM), socket!(AF_INET, SOCK_DGRAM)];
 
 #[cfg(test)]
 mod tests {
@@ -160,14 +100,7 @@ mod tests {
             libc::SYS_symlinkat,
             libc::SYS_unshare,
         ] {
-            let listed = INSTANCE.any.iter().any(|list| list.contains(&call))
-                || INSTANCE
-                    .conditional
-                    .iter()
-                    .copied()
-                    .flatten()
-                    .any(|rule| rule.call == call);
-            assert!(!listed, "{call}");
+            assert!(!INSTANCE.permits(call), "{call}");
         }
     }
 }

@@ -1,22 +1,13 @@
 //! HTTP client for the identity provider: TLS, no redirects, bounded in time and size.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Request, Response, client::conn::http1, header};
-use hyper_util::rt::TokioIo;
-use openidconnect::{HttpRequest, HttpResponse, url};
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    time::timeout,
+use gantry_base::net::{
+    http_client::{HttpClient, RequestError},
+    outbound::OutboundPolicy,
 };
-use tokio_rustls::TlsConnector;
+use http_body_util::Full;
+use openidconnect::{HttpRequest, HttpResponse, url};
 
 /// Maximum duration of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,23 +22,11 @@ pub(super) enum FetchError {
     Address(String),
     /// The connection failed.
     #[error("no connection to {0}")]
-    Connection(String, #[source] Box<dyn std::error::Error + Send + Sync>),
+    Connection(String, #[source] RequestError),
     /// The request timed out.
     #[error("{0} did not answer in time")]
     Timeout(String),
 }
-
-/// Shared, because loading the root certificates of the system is slow.
-static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    Arc::new(
-        ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth(),
-    )
-    .into()
-});
 
 /// Returns whether requests to the URL are permitted: https, or http on a loopback address.
 /// Responses of the provider authenticate users.
@@ -69,69 +48,20 @@ pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchErr
         .filter(is_permitted_url)
         .ok_or_else(|| FetchError::Address(text.clone()))?;
     let host = url.host_str().unwrap_or_default().to_owned();
-    timeout(TIMEOUT, connect_and_send(request, &url, &host))
-        .await
-        .map_err(|_| FetchError::Timeout(host.clone()))?
-        .map_err(|cause| FetchError::Connection(host, cause))
-}
-
-type SendError = Box<dyn std::error::Error + Send + Sync>;
-
-async fn connect_and_send(
-    request: HttpRequest,
-    url: &url::Url,
-    host: &str,
-) -> Result<HttpResponse, SendError> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let stream = TcpStream::connect((bare, url.port_or_known_default().unwrap_or(443))).await?;
-    if url.scheme() == "https" {
-        let name = ServerName::try_from(bare.to_owned())?;
-        exchange(TLS.connect(name, stream).await?, request, url).await
-    } else {
-        exchange(stream, request, url).await
-    }
-}
-
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: HttpRequest,
-    url: &url::Url,
-) -> Result<HttpResponse, SendError> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let talk = async {
-        let response = sender.send_request(to_origin_form(request, url)?).await?;
-        let (parts, body) = response.into_parts();
-        let bytes = Limited::new(body, RESPONSE_BYTES_MAX)
-            .collect()
-            .await?
-            .to_bytes();
-        Ok::<_, SendError>(Response::from_parts(parts, bytes.to_vec()))
+    let problem = |error| match error {
+        RequestError::TimedOut(_) => FetchError::Timeout(host.clone()),
+        error => FetchError::Connection(host.clone(), error),
     };
-    tokio::pin!(talk, connection);
-    // The connection may end before the response is complete.
-    tokio::select! {
-        answer = &mut talk => answer,
-        ended = &mut connection => {
-            ended?;
-            talk.await
-        }
-    }
-}
-
-/// Converts the request target to origin form (RFC 9112, 3.2.1) and adds the `Host` header.
-fn to_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, SendError> {
-    let (mut parts, body) = request.into_parts();
-    let host = match url.port() {
-        Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
-        None => url.host_str().unwrap_or_default().to_owned(),
-    };
-    let query = url
-        .query()
-        .map(|query| format!("?{query}"))
-        .unwrap_or_default();
-    parts.uri = format!("{}{query}", url.path()).parse()?;
-    parts.headers.insert(header::HOST, host.parse()?);
-    Ok(Request::from_parts(parts, Full::from(body)))
+    // The operator chooses the address.
+    let policy = OutboundPolicy::unrestricted();
+    let client = HttpClient::new(&policy);
+    let sent = client.send(request.map(Full::from), TIMEOUT, RESPONSE_BYTES_MAX);
+    let mut response = sent.await.map_err(problem)?;
+    let body = response.bytes().await.map_err(problem)?;
+    let mut answer = HttpResponse::new(body.to_vec());
+    *answer.status_mut() = response.status;
+    *answer.headers_mut() = response.headers;
+    Ok(answer)
 }
 
 #[cfg(test)]

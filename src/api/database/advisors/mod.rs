@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, READER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{LintCategory, LintFinding, LintSelection, advise};
 use crate::{
     api::context::ApiContext,
-    data_plane::{database_session::session::SessionLimits, projects},
+    control::{database_session::session::SessionLimits, projects},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         error::Error,

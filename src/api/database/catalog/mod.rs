@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, READER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
@@ -195,15 +195,8 @@ impl Catalog {
         let mut session =
             DatabaseSession::open(target, READER, DATABASE, &settings, limits).await?;
         let schemas = serde_json::to_string(schemas).context("writing a list of schemas")?;
-        let answer = session
-            .query(READ, &[Some(&schemas)])
-            .await?
-            .rows
-            .texts()
-            .into_iter()
-            .flatten()
-            .flatten()
-            .next();
+        let answer = session.query(READ, &[Some(&schemas)]).await?.rows;
+        let answer = answer.values().next();
         serde_json::from_str(&answer.unwrap_or_default()).context("reading a catalog")
     }
 

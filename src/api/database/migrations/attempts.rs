@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use super::progress::StandaloneAttempt;
 use crate::{
-    data_plane::database_session::{segments::StandaloneCommand, session::DatabaseSession},
+    control::database_session::{segments::StandaloneCommand, session::DatabaseSession},
     platform::error::Error,
 };
 
@@ -156,6 +156,6 @@ async fn column(
     sql: &str,
     values: &[Option<&str>],
 ) -> Result<Vec<String>, Error> {
-    let rows = session.query(sql, values).await?.rows.texts();
-    Ok(rows.into_iter().flatten().flatten().collect())
+    let rows = session.query(sql, values).await?.rows;
+    Ok(rows.values().collect())
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{MigrationLimits, MigrationPatch, NewMigration, version};
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession},
     },
@@ -65,13 +65,7 @@ pub(super) async fn history_columns(
              and a.attnum > 0 and not a.attisdropped",
         )
         .await?;
-    Ok(answer
-        .rows
-        .texts()
-        .into_iter()
-        .flatten()
-        .flatten()
-        .collect())
+    Ok(answer.rows.values().collect())
 }
 
 impl NewMigration {
@@ -162,11 +156,10 @@ impl HistoryTransaction {
         }
         let sql = "select pg_catalog.pg_current_xact_id(),
                           pg_catalog.to_regclass('supabase_migrations.gantry_progress') is not null";
-        let row = session.simple_query(sql).await?.rows.texts();
-        let [Some(id), has_progress] = row
-            .into_iter()
+        let rows = session.simple_query(sql).await?.rows;
+        let [Some(id), has_progress] = rows
+            .records()
             .next()
-            .and_then(|row| <[_; 2]>::try_from(row).ok())
             .ok_or("it has none")
             .context("naming a transaction")?
         else {
@@ -305,11 +298,8 @@ impl HistoryTransaction {
                             where version ~ '^[0-9]+$' and version collate "C" >= $1 returning version, rollback
                         ) select version, pg_catalog.to_json(pg_catalog.array_remove(rollback, null)) from gone
                           order by version collate "C" desc"#;
-        let rows = self.session.query(delete, &[Some(gte)]).await?.rows.texts();
-        rows.into_iter()
-            .filter_map(|row| <[_; 2]>::try_from(row).ok())
-            .map(parse_removed)
-            .collect()
+        let rows = self.session.query(delete, &[Some(gte)]).await?.rows;
+        rows.records().map(parse_removed).collect()
     }
 
     /// Runs a customer's SQL.
@@ -405,13 +395,6 @@ pub(super) async fn first(
     session: &mut DatabaseSession,
     sql: &str,
 ) -> Result<Option<String>, Error> {
-    Ok(session
-        .simple_query(sql)
-        .await?
-        .rows
-        .texts()
-        .into_iter()
-        .flatten()
-        .flatten()
-        .next())
+    let rows = session.simple_query(sql).await?.rows;
+    Ok(rows.values().next())
 }

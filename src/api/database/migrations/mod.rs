@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use self::history::HistoryTransaction;
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, OWNER,
         segments::{MigrationPlan, SegmentCuts},
         session::{ConnectTarget, DatabaseSession, SessionLimits},
@@ -152,12 +152,11 @@ pub async fn list(target: &ConnectTarget, limits: SessionLimits) -> Result<Vec<M
     let sql = format!(
         r#"select version, {name} from supabase_migrations.schema_migrations order by version collate "C""#
     );
-    let rows = session.simple_query(&sql).await?.rows.texts();
-    Ok(rows.into_iter().filter_map(listed).collect())
+    let rows = session.simple_query(&sql).await?.rows;
+    Ok(rows.records().filter_map(listed).collect())
 }
 
-fn listed(row: Vec<Option<String>>) -> Option<Migration> {
-    let [version, name] = row.try_into().ok()?;
+fn listed([version, name]: [Option<String>; 2]) -> Option<Migration> {
     Some(Migration {
         version: version?,
         name,
@@ -178,16 +177,8 @@ pub async fn get(
         return Err(Error::NotFound);
     }
     let sql = "select pg_catalog.to_jsonb(h) from supabase_migrations.schema_migrations h where version = $1";
-    let found = session
-        .query(sql, &[Some(version)])
-        .await?
-        .rows
-        .texts()
-        .into_iter()
-        .flatten()
-        .flatten()
-        .next();
-    let row: Row = serde_json::from_str(&found.ok_or(Error::NotFound)?)
+    let rows = session.query(sql, &[Some(version)]).await?.rows;
+    let row: Row = serde_json::from_str(&rows.values().next().ok_or(Error::NotFound)?)
         .context("reading a row of a history")?;
     Ok(row.into())
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{accounts, context::ApiContext, database::operations::required},
-    data_plane::projects,
+    control::projects,
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs},
         error::Error,
@@ -19,7 +19,7 @@ use crate::{
             Call, Endpoint, Input, Json, Query, Tag, Verb,
             input::{IdempotencyKey, LargeJson},
             mount,
-            openapi::OperationDoc,
+            operation_doc::OperationDoc,
             output::OkEmpty,
         },
         rate_limits::{MIGRATIONS, STANDARD},

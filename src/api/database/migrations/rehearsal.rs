@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::{MigrationLimits, NewMigration, history::HistoryTransaction, progress, segmented};
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         segments::{MigrationPlan, Segment, SegmentCuts, SegmentKind},
         session::{ConnectTarget, DatabaseSession, FailureSite},
     },
@@ -467,31 +467,15 @@ const OTHERS_SEQUENCES: &str = "
 impl CatalogSnapshot {
     async fn look(session: &mut DatabaseSession) -> Result<Self, Error> {
         let locks = locks(session).await?;
-        let things = session
-            .simple_query(THINGS)
-            .await?
-            .rows
-            .texts()
-            .into_iter()
-            .filter_map(thing)
-            .collect();
-        let rows = session
-            .simple_query(ROWS)
-            .await?
-            .rows
-            .texts()
-            .into_iter()
-            .filter_map(counts)
-            .collect();
-        let sequences = session.simple_query(OTHERS_SEQUENCES).await?.rows.texts();
-        let sequences = sequences
-            .into_iter()
-            .filter_map(|row| <[_; 2]>::try_from(row).ok());
+        let things = session.simple_query(THINGS).await?.rows;
+        let rows = session.simple_query(ROWS).await?.rows;
+        let sequences = session.simple_query(OTHERS_SEQUENCES).await?.rows;
         Ok(Self {
-            things,
+            things: things.records().filter_map(thing).collect(),
             locks,
-            rows,
+            rows: rows.records().filter_map(counts).collect(),
             sequences: sequences
+                .records()
                 .filter_map(|[name, at]| Some((name?, at)))
                 .collect(),
         })
@@ -528,8 +512,8 @@ fn relation(id: &str) -> CatalogId {
     ("1259".to_owned(), id.to_owned(), "0".to_owned())
 }
 
-fn thing(row: Vec<Option<String>>) -> Option<(CatalogId, CatalogEntry)> {
-    let [class, id, sub, kind, name, part_of, hash, file] = row.try_into().ok()?;
+fn thing(row: [Option<String>; 8]) -> Option<(CatalogId, CatalogEntry)> {
+    let [class, id, sub, kind, name, part_of, hash, file] = row;
     let object = DatabaseObject {
         kind: kind?,
         name: name?,
@@ -545,8 +529,7 @@ fn thing(row: Vec<Option<String>>) -> Option<(CatalogId, CatalogEntry)> {
     ))
 }
 
-fn counts(row: Vec<Option<String>>) -> Option<(String, [u64; 3])> {
-    let [table, inserted, updated, deleted] = row.try_into().ok()?;
+fn counts([table, inserted, updated, deleted]: [Option<String>; 4]) -> Option<(String, [u64; 3])> {
     Some((
         table?,
         [
@@ -560,14 +543,9 @@ fn counts(row: Vec<Option<String>>) -> Option<(String, [u64; 3])> {
 async fn locks(session: &mut DatabaseSession) -> Result<Vec<RelationLock>, Error> {
     let sql = "select relation, mode from pg_catalog.pg_locks
                where locktype = 'relation' and granted and pid = pg_catalog.pg_backend_pid()";
-    let rows = session
-        .simple_query(sql)
-        .await?
-        .rows
-        .texts()
-        .into_iter()
-        .filter_map(|row| <[_; 2]>::try_from(row).ok());
+    let rows = session.simple_query(sql).await?.rows;
     Ok(rows
+        .records()
         .filter_map(|[relation, mode]| Some((relation?, mode?)))
         .collect())
 }
@@ -578,14 +556,7 @@ pub(super) async fn hold_sequences(session: &mut DatabaseSession) -> Result<(), 
                from pg_catalog.pg_sequence s join pg_catalog.pg_class c on c.oid = s.seqrelid
                join pg_catalog.pg_namespace n on n.oid = c.relnamespace
                where pg_catalog.pg_has_role(c.relowner, 'USAGE') order by c.oid";
-    let changes: Vec<_> = session
-        .simple_query(sql)
-        .await?
-        .rows
-        .texts()
-        .into_iter()
-        .flatten()
-        .flatten()
-        .collect();
+    let rows = session.simple_query(sql).await?.rows;
+    let changes: Vec<_> = rows.values().collect();
     session.batch_execute(&changes.join(";")).await.map(drop)
 }

@@ -7,7 +7,7 @@ use super::{
     rehearsal, segmented,
 };
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, OWNER,
         segments::{MigrationPlan, SegmentCuts, SegmentKind},
         session::{ConnectTarget, DatabaseSession, SessionLimits},
@@ -35,14 +35,14 @@ pub async fn read_all(
            order by version collate "C" limit {}"#,
         MIGRATIONS_MAX + 1
     );
-    let texts = session.simple_query(&sql).await?.rows.texts();
-    if texts.len() > MIGRATIONS_MAX {
+    let rows = session.simple_query(&sql).await?.rows;
+    if rows.len() > MIGRATIONS_MAX {
         return Err(Error::Rejected(
             format!("The history has more than {MIGRATIONS_MAX} migrations").into(),
         ));
     }
-    let mut records = Vec::with_capacity(texts.len());
-    for text in texts.into_iter().flatten().flatten() {
+    let mut records = Vec::with_capacity(rows.len());
+    for text in rows.values() {
         let row: Row = serde_json::from_str(&text).context("reading a row of a history")?;
         records.push(row.into());
     }

@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         DATABASE, OWNER,
         session::{ConnectTarget, DatabaseSession, SessionLimits},
         statements::TransactionScript,
@@ -45,7 +45,7 @@ pub async fn seed(
     let sql = "insert into supabase_migrations.seed_files (path, hash) values ($1, $2)
                on conflict (path) do nothing returning path";
     let recorded = session.query(sql, &[Some(PATH), Some(&hash)]).await?;
-    if recorded.rows.texts().is_empty() {
+    if recorded.rows.is_empty() {
         return Ok(false);
     }
     for script in &parsed {

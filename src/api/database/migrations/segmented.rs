@@ -14,7 +14,7 @@ use super::{
     progress::MigrationProgress,
 };
 use crate::{
-    data_plane::database_session::{
+    control::database_session::{
         OWNER,
         segments::{MigrationPlan, Segment, SegmentCuts, SegmentKind, StandaloneCommand},
         session::{ConnectTarget, FailureSite},
@@ -316,12 +316,8 @@ impl SegmentedRun<'_> {
             "select pg_catalog.current_setting('role'), pg_catalog.current_setting('standard_conforming_strings'),
                     pg_catalog.pg_try_advisory_lock({SEGMENTS_LOCK}), pg_catalog.pg_current_xact_id()"
         );
-        let row = session.simple_query(&sql).await?.rows.texts();
-        let row = row
-            .into_iter()
-            .next()
-            .and_then(|row| <[_; 4]>::try_from(row).ok());
-        let Some([Some(role), Some(strings), Some(lock), Some(id)]) = row else {
+        let rows = session.simple_query(&sql).await?.rows;
+        let Some([Some(role), Some(strings), Some(lock), Some(id)]) = rows.records().next() else {
             return Err("a value is missing").context("beginning a segment of a migration");
         };
         if strings != "on" {

@@ -4,11 +4,12 @@ mod print;
 
 use std::{collections::HashMap, fmt::Write as _};
 
+use print::{IndentedWriter, key, text};
+
 use super::catalog::{
     Catalog, Function, FunctionArgument, Oid, PgType, Relation, RelationColumn, RelationKind,
     Relationship,
 };
-use print::{IndentedWriter, key, text};
 
 /// `Json` and the beginning of the file.
 const HEAD: &str = include_str!("head.ts");

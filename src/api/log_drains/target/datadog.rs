@@ -4,9 +4,15 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{DeliveryError, OutgoingBatch, http::HttpSender, invalid, metadata, text};
+use super::{
+    delivery::{DeliveryError, OutgoingBatch, metadata},
+    http::HttpSender,
+};
 use crate::{
-    api::log_drains::{Options, config::Settings},
+    api::log_drains::{
+        settings::{Settings, invalid, text},
+        state::Options,
+    },
     platform::error::Error,
 };
 

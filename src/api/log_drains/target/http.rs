@@ -4,13 +4,15 @@ use std::{io::Write, time::Duration};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use gantry_base::net::outbound::{self, OutboundClient, OutboundPolicy};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
-use tokio::time::timeout;
+use gantry_base::net::{
+    http_client::{BoundedResponse, HttpClient, HttpClientOptions, RequestError},
+    outbound::OutboundPolicy,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, header};
+use http_body_util::Full;
 use url::Url;
 
-use super::DeliveryError;
+use super::delivery::DeliveryError;
 
 /// Timeout of a request with its response.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -21,19 +23,21 @@ const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 
 /// Sends bodies to one URL.
 pub(super) struct HttpSender {
-    client: OutboundClient,
+    client: HttpClient,
     url: Url,
     gzip: bool,
-    policy: OutboundPolicy,
 }
 
 impl HttpSender {
     pub(super) fn new(policy: &OutboundPolicy, url: Url, http2: bool, gzip: bool) -> Self {
+        let options = HttpClientOptions {
+            http2,
+            ..HttpClientOptions::default()
+        };
         Self {
-            client: policy.client(http2),
+            client: HttpClient::with_options(policy, options),
             url,
             gzip,
-            policy: policy.clone(),
         }
     }
 
@@ -52,18 +56,9 @@ impl HttpSender {
         content_type: &'static str,
         body: Bytes,
     ) -> Result<(), DeliveryError> {
-        self.policy
-            .check_literal(&self.url)
-            .map_err(|error| DeliveryError::retry(error.to_string()))?;
         headers
             .entry(header::CONTENT_TYPE)
             .or_insert(HeaderValue::from_static(content_type));
-        headers
-            .entry(header::USER_AGENT)
-            .or_insert(HeaderValue::from_static(concat!(
-                "gantry/",
-                env!("CARGO_PKG_VERSION")
-            )));
         if self.gzip {
             let gzip = HeaderValue::from_static("gzip");
             headers.insert(header::CONTENT_ENCODING, gzip);
@@ -74,25 +69,13 @@ impl HttpSender {
             .body(Full::new(body))
             .map_err(|_| DeliveryError::retry("the URL cannot be requested"))?;
         *request.headers_mut() = headers;
-        timeout(TIMEOUT, self.exchange(request))
-            .await
-            .unwrap_or_else(|_| Err(DeliveryError::retry("the target did not answer in time")))
-    }
-
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(), DeliveryError> {
-        let response = self
-            .client
-            .request(request)
-            .await
-            .map_err(|error| DeliveryError::retry(connection_problem(&error)))?;
-        let (parts, body) = response.into_parts();
-        // Read to the end, so that the connection can be used again.
-        let read = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
-        if parts.status.is_success() {
+        let sent = self.client.send(request, TIMEOUT, RESPONSE_BYTES_MAX);
+        let mut response = sent.await.map_err(connection_problem)?;
+        response.discard().await.map_err(connection_problem)?;
+        if response.status.is_success() {
             return Ok(());
         }
-        drop(read);
-        Err(status_problem(parts.status, &parts.headers))
+        Err(status_problem(&response))
     }
 }
 
@@ -107,7 +90,8 @@ pub(super) fn gzip(body: &[u8]) -> Result<Bytes, DeliveryError> {
 
 /// Returns the error for a response that is not a success. The body is not part of it, because it
 /// may repeat credentials.
-fn status_problem(status: StatusCode, headers: &HeaderMap) -> DeliveryError {
+fn status_problem(response: &BoundedResponse) -> DeliveryError {
+    let status = response.status;
     let hint = match status.as_u16() {
         300..=399 => "; redirects are not followed",
         401 | 403 => "; check the credentials",
@@ -118,24 +102,24 @@ fn status_problem(status: StatusCode, headers: &HeaderMap) -> DeliveryError {
     if matches!(status.as_u16(), 400 | 413 | 422) {
         return DeliveryError::refused(text);
     }
-    let retry_after = headers
-        .get(header::RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.parse().ok())
-        .map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
+    let retry_after = response.retry_after();
     DeliveryError {
-        retry_after,
+        retry_after: retry_after.map(|pause| pause.min(RETRY_AFTER_MAX)),
         ..DeliveryError::retry(text)
     }
 }
 
-/// Describes why a request got no response.
-fn connection_problem(error: &(dyn std::error::Error + 'static)) -> String {
-    if let Some(refused) = outbound::refusal(error) {
-        return refused.to_string();
-    }
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    format!("the target cannot be reached: {cause}")
+/// Returns the error for a request without a response.
+fn connection_problem(error: RequestError) -> DeliveryError {
+    DeliveryError::retry(match error {
+        RequestError::TimedOut(_) => "the target did not answer in time".to_owned(),
+        RequestError::Refused(refused) => refused.to_string(),
+        RequestError::Connection(_) | RequestError::Body(_) => {
+            let mut cause: &dyn std::error::Error = &error;
+            while let Some(source) = cause.source() {
+                cause = source;
+            }
+            format!("the target cannot be reached: {cause}")
+        }
+    })
 }

@@ -8,8 +8,14 @@ use gantry_logs::event::Event;
 use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Map, Value, json};
 
-use super::{DeliveryError, OutgoingBatch, headers, http::HttpSender, invalid, text, url};
-use crate::{api::log_drains::config::Settings, platform::error::Error};
+use super::{
+    delivery::{DeliveryError, OutgoingBatch},
+    http::HttpSender,
+};
+use crate::{
+    api::log_drains::settings::{Settings, headers, invalid, text, url},
+    platform::error::Error,
+};
 
 /// Path of the push API, used if the URL has none.
 const PUSH: &str = "/loki/api/v1/push";

@@ -6,8 +6,14 @@ use http::HeaderMap;
 use prost::{Message, Oneof};
 use serde::{Serialize, Serializer};
 
-use super::{DeliveryError, OutgoingBatch, flag, headers, http::HttpSender, invalid, text, url};
-use crate::{api::log_drains::config::Settings, platform::error::Error};
+use super::{
+    delivery::{DeliveryError, OutgoingBatch},
+    http::HttpSender,
+};
+use crate::{
+    api::log_drains::settings::{Settings, flag, headers, invalid, text, url},
+    platform::error::Error,
+};
 
 /// Path of log exports, used if the endpoint has none.
 const LOGS: &str = "/v1/logs";

@@ -14,9 +14,12 @@ use gantry_logs::object_store::path::Path;
 use serde_json::Value;
 use url::Url;
 
-use super::{DeliveryError, OutgoingBatch, http::gzip, invalid, line, text};
+use super::{
+    delivery::{DeliveryError, OutgoingBatch, line},
+    http::gzip,
+};
 use crate::{
-    api::log_drains::config::Settings,
+    api::log_drains::settings::{Settings, invalid, text},
     platform::{
         error::{Context, Error},
         object_store::{Credentials, Place, RequestTimeouts, S3, Style},
@@ -130,6 +133,7 @@ impl S3Target {
     }
 
     pub(super) async fn send(&self, batch: &OutgoingBatch<'_>) -> Result<(), DeliveryError> {
+        // The failure of the store would not give the reason.
         self.policy
             .check_literal(&self.endpoint)
             .map_err(|error| DeliveryError::retry(error.to_string()))?;

@@ -10,13 +10,13 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use gantry_base::{
     ids::ProjectRef,
     net::{
-        outbound::{self, OutboundPolicy, system_roots},
-        tls,
+        outbound::{self, OutboundPolicy},
+        tls_client,
     },
 };
 use gantry_logs::event::{Event, Severity};
 use rustls::{
-    ClientConfig, RootCertStore,
+    RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use tokio::{
@@ -25,8 +25,11 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::{DeliveryError, OutgoingBatch, flag, invalid, line, text};
-use crate::{api::log_drains::config::Settings, platform::error::Error};
+use super::delivery::{DeliveryError, OutgoingBatch, line};
+use crate::{
+    api::log_drains::settings::{Settings, flag, invalid, text},
+    platform::error::Error,
+};
 
 /// Timeout for connecting and sending a batch.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -129,7 +132,7 @@ async fn transmit(
 /// Returns the TLS client of the settings.
 fn connector(settings: &Settings) -> Result<TlsConnector, Error> {
     let roots = match text(settings, "ca_cert") {
-        None => system_roots(),
+        None => tls_client::system_roots(),
         Some(pem) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(pem, "ca_cert")? {
@@ -139,10 +142,7 @@ fn connector(settings: &Settings) -> Result<TlsConnector, Error> {
             Arc::new(roots)
         }
     };
-    let builder = ClientConfig::builder_with_provider(tls::provider())
-        .with_protocol_versions(rustls::DEFAULT_VERSIONS)
-        .map_err(|error| Error::internal("configuring TLS", error))?
-        .with_root_certificates(roots);
+    let builder = tls_client::config(roots);
     let config = match (text(settings, "client_cert"), text(settings, "client_key")) {
         (None, None) => builder.with_no_client_auth(),
         (Some(chain), Some(key)) => {

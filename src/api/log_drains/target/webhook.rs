@@ -10,8 +10,14 @@ use gantry_base::{clock::Clock, net::outbound::OutboundPolicy};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::{DeliveryError, OutgoingBatch, flag, headers, http::HttpSender, line, text, url};
-use crate::{api::log_drains::config::Settings, platform::error::Error};
+use super::{
+    delivery::{DeliveryError, OutgoingBatch, line},
+    http::HttpSender,
+};
+use crate::{
+    api::log_drains::settings::{Settings, flag, headers, text, url},
+    platform::error::Error,
+};
 
 const SECRET: HeaderName = HeaderName::from_static("webhook-secret");
 const ID: HeaderName = HeaderName::from_static("webhook-id");

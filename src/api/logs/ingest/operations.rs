@@ -17,7 +17,7 @@ use crate::{
         error::{CredentialProblem, Error},
         http::{
             Body, Call, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
-            openapi::OperationDoc, output::with_type,
+            operation_doc::OperationDoc, output::with_type,
         },
         rate_limits::{Limit, LimitKey, per},
     },

@@ -13,12 +13,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_postgres::Row;
 
-use crate::platform::{
-    access::{Project, credential::SecretDigest},
-    audit::Recorder,
-    db::Db,
-    error::{Context, Error},
-    names,
+use crate::{
+    control::projects,
+    platform::{
+        access::{Project, credential::SecretDigest},
+        audit::Recorder,
+        db::{self, Db},
+        error::{Context, Error},
+        names,
+    },
 };
 
 /// Maximum number of keys of a project.
@@ -82,20 +85,9 @@ pub async fn create(
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // The row lock serializes concurrent creations, and excludes projects that are being removed.
-    let sql = "select 1 from projects where id = $1 and desired <> 'removed' for update";
-    transaction
-        .query_opt(sql, &[&project.id.0])
-        .await
-        .context(doing)?
-        .ok_or(Error::NotFound)?;
-    let held = transaction
-        .query_one(
-            "select count(*) from ingest_keys where project_id = $1",
-            &[&project.id.0],
-        )
-        .await
-        .context(doing)?;
-    if held.get::<_, i64>(0) >= KEYS_MAX {
+    projects::lock(&transaction, project, doing).await?;
+    let sql = "select count(*) from ingest_keys where project_id = $1";
+    if db::count(&transaction, sql, project.id.0, doing).await? >= KEYS_MAX {
         return Err(Error::Rejected(
             format!("A project can have {KEYS_MAX} ingest keys; delete one first").into(),
         ));
@@ -111,18 +103,11 @@ pub async fn create(
         .await
         .context(doing)?;
     let key = read(&row);
-    audit
-        .write_in(
-            &transaction,
-            201,
-            (
-                None,
-                Some(json!({"id": key.id, "name": name, "hint": hint})),
-            ),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (
+        None,
+        Some(json!({"id": key.id, "name": name, "hint": hint})),
+    );
+    audit.commit(transaction, doing, 201, change, now).await?;
     Ok((key, secret))
 }
 
@@ -144,10 +129,8 @@ pub async fn delete(
         .context(doing)?
         .ok_or(Error::NotFound)?;
     let before = json!({"id": id, "name": row.get::<_, &str>(0), "hint": row.get::<_, &str>(1)});
-    audit
-        .write_in(&transaction, 200, (Some(before), None), now)
-        .await?;
-    transaction.commit().await.context(doing)
+    let change = (Some(before), None);
+    audit.commit(transaction, doing, 200, change, now).await
 }
 
 /// Returns the project of a key, or `None` for an unknown key.

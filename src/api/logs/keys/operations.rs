@@ -8,14 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Key;
 use crate::{
-    api::{context::ApiContext, logs::keys},
+    api::{context::ApiContext, logs::keys, path::path_parameters},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
         http::{
-            Call, Endpoint, Input, Json, Tag, Verb, mount,
-            openapi::OperationDoc,
+            Endpoint, Json, Tag, Verb, mount,
             output::{Created, NoStore, OkEmpty},
         },
         rate_limits::STANDARD,
@@ -105,18 +104,9 @@ pub(in crate::api::logs) static DELETE: Endpoint = Endpoint {
     handler: || mount(delete),
 };
 
-/// Id of the key in the path. The query checks that it belongs to the project.
-struct KeyId(i64);
-
-impl Input for KeyId {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("key_id")
-            .and_then(|id| id.parse().ok())
-            .map(Self)
-            .ok_or(Error::NotFound)
-    }
+path_parameters! {
+    /// Id of the key in the path. The query checks that it belongs to the project.
+    struct KeyId(i64) from "key_id", else Error::NotFound;
 }
 
 async fn delete(

@@ -5,7 +5,7 @@ use std::path::Path;
 use chrono::{DateTime, NaiveDateTime, Utc};
 use gantry_base::ids::ProjectRef;
 use gantry_logs::event::{Attributes, Event, Source, Value};
-use gantry_node::clusters::template;
+use gantry_node::clusters::{platform_roles, template};
 use serde_json::{Map, Value as Json};
 
 use crate::api::logs::requests::{number, text};
@@ -80,7 +80,7 @@ fn is_of_platform(line: &Map<String, Json>) -> bool {
     match word("user") {
         // A connection without a role yet. Only processes of the platform connect to a server.
         "" => line.contains_key("remote_host"),
-        template::SUPERUSER | template::ROWS_LOGIN => true,
+        platform_roles::SUPERUSER | platform_roles::ROWS_LOGIN => true,
         role => template::is_platform_login(role) && OPENING.contains(&word("ps")),
     }
 }

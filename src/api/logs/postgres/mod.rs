@@ -11,19 +11,18 @@ mod reader;
 use std::{
     collections::{BTreeMap, HashSet},
     io,
-    path::{Path, PathBuf},
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream};
 use gantry_base::ids::ProjectRef;
-use gantry_logs::{event::Event, store::ReaderOffset};
+use gantry_logs::event::Event;
 
 use self::{
     line::HostFolders,
     reader::{Line, Portion, Position, Reader},
 };
-use super::{ShutdownSignal, WRITES_MAX};
+use super::analytics::{ShutdownSignal, WRITES_MAX, reader_offset, reader_offset_name};
 use crate::{
     api::context::ApiContext,
     platform::error::{Context, Error},
@@ -69,14 +68,12 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
                 .open_store()
                 .await?
                 .store
-                .reader_offset(&mark_name(project));
+                .reader_offset(&reader_offset_name(project));
             let at = offset
                 .map(|offset| Position::of_text(&offset.value))
                 .unwrap_or_default();
-            // Logs of clusters whose files are on another machine are read there.
-            if let Some(data) = context.driver.data_directory(project) {
-                readers.insert(project.clone(), Reader::new(data, at));
-            }
+            let data = context.home.data_directory(project);
+            readers.insert(project.clone(), Reader::new(data, at));
         }
     }
     if thorough {
@@ -140,12 +137,9 @@ async fn append(
     portion: Portion,
 ) -> (ProjectRef, Result<Position, Error>) {
     let now = context.clock.now();
-    let data = context.driver.data_directory(&project);
+    let data = context.home.data_directory(&project);
     let sockets = context.home.socket_dir(project.as_str());
-    let mut paths: Vec<&Path> = data.iter().map(PathBuf::as_path).collect();
-    paths.push(&sockets);
-    paths.push(context.home.dir());
-    let folders = HostFolders::new(&paths);
+    let folders = HostFolders::new(&[&data, &sockets, context.home.dir()]);
     let event = |line: Line| -> Option<Event> {
         let id = context.entropy.uuid().to_string();
         match line {
@@ -159,26 +153,11 @@ async fn append(
     if left_out > 0 {
         tracing::debug!(%project, left_out, "log lines of platform sessions skipped");
     }
-    let offset = ReaderOffset {
-        name: mark_name(&project),
-        value: portion.next.text(),
-    };
+    let offset = reader_offset(&project, portion.next.text());
     let appended = context
         .analytics
         .append(&project, events, Some(offset))
         .await
         .map(|()| portion.next);
     (project, appended)
-}
-
-fn mark_name(project: &ProjectRef) -> String {
-    format!("postgres/{project}")
-}
-
-/// Removes the reader offset of a removed server.
-pub(super) fn forgotten(project: &ProjectRef) -> ReaderOffset {
-    ReaderOffset {
-        name: mark_name(project),
-        value: String::new(),
-    }
 }

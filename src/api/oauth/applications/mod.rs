@@ -19,7 +19,7 @@ use super::{grants, redirect};
 use crate::platform::{
     access::{OauthScope, Scopes},
     audit::Recorder,
-    db::Db,
+    db::{self, Db},
     error::{Context, Error},
     names,
 };
@@ -340,13 +340,7 @@ pub async fn create(
         .context(doing)?;
     let sql =
         "select count(*) from oauth_applications where organization_id = $1 and deleted_at is null";
-    if transaction
-        .query_one(sql, &[&organization.0])
-        .await
-        .context(doing)?
-        .get::<_, i64>(0)
-        >= APPLICATIONS_MAX
-    {
+    if db::count(&transaction, sql, organization.0, doing).await? >= APPLICATIONS_MAX {
         return Err(Error::Rejected(
             format!("An organization can have {APPLICATIONS_MAX} applications; delete one first")
                 .into(),
@@ -362,15 +356,8 @@ pub async fn create(
         now,
     )
     .await?;
-    audit
-        .write_in(
-            &transaction,
-            201,
-            (None, Some(with_id(client_id, draft.audit_value()))),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (None, Some(with_id(client_id, draft.audit_value())));
+    audit.commit(transaction, doing, 201, change, now).await?;
     by_client_id(db, client_id)
         .await?
         .ok_or_else(|| Error::internal(doing, "it is not there"))
@@ -504,8 +491,7 @@ pub async fn change(
         Some(with_id(application.client_id, before)),
         Some(with_id(application.client_id, after)),
     );
-    audit.write_in(&transaction, 200, states, now).await?;
-    transaction.commit().await.context(doing)?;
+    audit.commit(transaction, doing, 200, states, now).await?;
     let ApplicationDraft {
         name,
         website,
@@ -549,15 +535,8 @@ pub async fn delete(
         application.client_id,
         ApplicationDraft::of(application).audit_value(),
     );
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (Some(before), Some(json!({"authorizations_revoked": ended}))),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (Some(before), Some(json!({"authorizations_revoked": ended})));
+    audit.commit(transaction, doing, 200, change, now).await?;
     Ok(ended)
 }
 

@@ -15,18 +15,20 @@ use super::{
 use crate::{
     api::{
         context::ApiContext,
-        oauth::{GeneratedSecret, applications, authorizations::RevokedAuthorizations, grants},
+        oauth::{
+            GeneratedSecret, applications, authorizations::RevokedAuthorizations, endpoint, grants,
+        },
+        path::path_parameters,
     },
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         error::Error,
         http::{
-            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount,
-            openapi::OperationDoc,
+            Call, Endpoint, Input, Json, PathId, Verb, mount,
+            operation_doc::OperationDoc,
             output::{Created, NoStore, OkEmpty},
         },
-        rate_limits::STANDARD,
     },
 };
 
@@ -116,36 +118,14 @@ impl Input for PathApplication {
     }
 }
 
-const fn endpoint(
-    id: &'static str,
-    summary: &'static str,
-    method: Verb,
-    path: &'static str,
-    access: Access,
-) -> Endpoint {
-    Endpoint {
-        id,
-        summary,
-        tag: Tag::Gantry,
-        method,
-        path,
-        aliases: &[],
-        access,
-        limit: &STANDARD,
-        handler: || mount(list),
-    }
-}
-
-pub(in crate::api::oauth) static LIST: Endpoint = Endpoint {
-    handler: || mount(list),
-    ..endpoint(
-        "gantry-list-oauth-applications",
-        "List an organization's OAuth applications",
-        Verb::Get,
-        "/v1/organizations/{slug}/oauth/apps",
-        READ,
-    )
-};
+pub(in crate::api::oauth) static LIST: Endpoint = endpoint(
+    "gantry-list-oauth-applications",
+    "List an organization's OAuth applications",
+    Verb::Get,
+    "/v1/organizations/{slug}/oauth/apps",
+    READ,
+    || mount(list),
+);
 
 async fn list(
     organization: Organization,
@@ -155,18 +135,16 @@ async fn list(
     Ok(Json(found.into_iter().map(ApplicationView::from).collect()))
 }
 
-pub(in crate::api::oauth) static CREATE: Endpoint = Endpoint {
-    handler: || {
+pub(in crate::api::oauth) static CREATE: Endpoint = endpoint(
+    "gantry-create-oauth-application",
+    "Register an OAuth application",
+    Verb::Post,
+    "/v1/organizations/{slug}/oauth/apps",
+    WRITE,
+    || {
         mount(create).sample(r#"{"name": "Example", "redirect_uris": ["https://app.example/callback"], "scopes": ["projects:read"]}"#)
     },
-    ..endpoint(
-        "gantry-create-oauth-application",
-        "Register an OAuth application",
-        Verb::Post,
-        "/v1/organizations/{slug}/oauth/apps",
-        WRITE,
-    )
-};
+);
 
 async fn create(
     organization: Organization,
@@ -187,16 +165,14 @@ async fn create(
     Ok(Created(created.into()))
 }
 
-pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
-    handler: || mount(get),
-    ..endpoint(
-        "gantry-get-oauth-application",
-        "Get an OAuth application",
-        Verb::Get,
-        "/v1/organizations/{slug}/oauth/apps/{id}",
-        READ,
-    )
-};
+pub(in crate::api::oauth) static GET: Endpoint = endpoint(
+    "gantry-get-oauth-application",
+    "Get an OAuth application",
+    Verb::Get,
+    "/v1/organizations/{slug}/oauth/apps/{id}",
+    READ,
+    || mount(get),
+);
 
 async fn get(
     PathApplication(application): PathApplication,
@@ -211,16 +187,14 @@ async fn get(
     }))
 }
 
-pub(in crate::api::oauth) static UPDATE: Endpoint = Endpoint {
-    handler: || mount(change).sample(r#"{"name": "Example", "bind_to_authorizing_user": true}"#),
-    ..endpoint(
-        "gantry-update-oauth-application",
-        "Update an OAuth application",
-        Verb::Patch,
-        "/v1/organizations/{slug}/oauth/apps/{id}",
-        WRITE,
-    )
-};
+pub(in crate::api::oauth) static UPDATE: Endpoint = endpoint(
+    "gantry-update-oauth-application",
+    "Update an OAuth application",
+    Verb::Patch,
+    "/v1/organizations/{slug}/oauth/apps/{id}",
+    WRITE,
+    || mount(change).sample(r#"{"name": "Example", "bind_to_authorizing_user": true}"#),
+);
 
 async fn change(
     PathApplication(application): PathApplication,
@@ -240,16 +214,14 @@ async fn change(
     Ok(Json(changed.into()))
 }
 
-pub(in crate::api::oauth) static DELETE: Endpoint = Endpoint {
-    handler: || mount(delete),
-    ..endpoint(
-        "gantry-delete-oauth-application",
-        "Delete an OAuth application and revoke its authorizations",
-        Verb::Delete,
-        "/v1/organizations/{slug}/oauth/apps/{id}",
-        WRITE,
-    )
-};
+pub(in crate::api::oauth) static DELETE: Endpoint = endpoint(
+    "gantry-delete-oauth-application",
+    "Delete an OAuth application and revoke its authorizations",
+    Verb::Delete,
+    "/v1/organizations/{slug}/oauth/apps/{id}",
+    WRITE,
+    || mount(delete),
+);
 
 async fn delete(
     PathApplication(application): PathApplication,
@@ -264,16 +236,14 @@ async fn delete(
     }))
 }
 
-pub(in crate::api::oauth) static ADD_SECRET: Endpoint = Endpoint {
-    handler: || mount(add_secret),
-    ..endpoint(
-        "gantry-create-oauth-secret",
-        "Create a secret of an OAuth application. It is returned only once",
-        Verb::Post,
-        "/v1/organizations/{slug}/oauth/apps/{id}/secrets",
-        WRITE,
-    )
-};
+pub(in crate::api::oauth) static ADD_SECRET: Endpoint = endpoint(
+    "gantry-create-oauth-secret",
+    "Create a secret of an OAuth application. It is returned only once",
+    Verb::Post,
+    "/v1/organizations/{slug}/oauth/apps/{id}/secrets",
+    WRITE,
+    || mount(add_secret),
+);
 
 /// A new secret.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -306,29 +276,18 @@ async fn add_secret(
     })))
 }
 
-pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = Endpoint {
-    handler: || mount(revoke_secret),
-    ..endpoint(
-        "gantry-revoke-oauth-secret",
-        "Revoke a secret of an OAuth application",
-        Verb::Delete,
-        "/v1/organizations/{slug}/oauth/apps/{id}/secrets/{secret_id}",
-        WRITE,
-    )
-};
+pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = endpoint(
+    "gantry-revoke-oauth-secret",
+    "Revoke a secret of an OAuth application",
+    Verb::Delete,
+    "/v1/organizations/{slug}/oauth/apps/{id}/secrets/{secret_id}",
+    WRITE,
+    || mount(revoke_secret),
+);
 
-/// A secret id from the path. The handlers check that it belongs to the application.
-struct ApplicationSecretId(i64);
-
-impl Input for ApplicationSecretId {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("secret_id")
-            .and_then(|id| id.parse().ok())
-            .map(Self)
-            .ok_or(Error::NotFound)
-    }
+path_parameters! {
+    /// A secret id from the path. The handlers check that it belongs to the application.
+    struct ApplicationSecretId(i64) from "secret_id", else Error::NotFound;
 }
 
 async fn revoke_secret(

@@ -12,7 +12,7 @@ use crate::{
     api::oauth::GeneratedSecret,
     platform::{
         audit::Recorder,
-        db::Db,
+        db::{self, Db},
         error::{Context, Error},
     },
 };
@@ -77,23 +77,15 @@ pub async fn add(
         .context(doing)?
         .ok_or(Error::NotFound)?;
     let sql = "select count(*) from oauth_secrets where application_id = $1 and revoked_at is null";
-    if transaction
-        .query_one(sql, &[&application.id.0])
-        .await
-        .context(doing)?
-        .get::<_, i64>(0)
-        >= SECRETS_MAX
-    {
+    if db::count(&transaction, sql, application.id.0, doing).await? >= SECRETS_MAX {
         return Err(Error::Rejected(
             format!("An application can have {SECRETS_MAX} secrets; revoke one first").into(),
         ));
     }
     let created = insert(&transaction, application.id, secret, now).await?;
     let after = json!({"id": application.client_id, "number": created.id, "hint": created.hint});
-    audit
-        .write_in(&transaction, 201, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 201, change, now).await?;
     Ok(created)
 }
 
@@ -140,8 +132,6 @@ pub async fn revoke(
         .ok_or(Error::NotFound)?;
     let before =
         json!({"id": application.client_id, "number": secret, "hint": row.get::<_, &str>(0)});
-    audit
-        .write_in(&transaction, 200, (Some(before), None), now)
-        .await?;
-    transaction.commit().await.context(doing)
+    let change = (Some(before), None);
+    audit.commit(transaction, doing, 200, change, now).await
 }

@@ -435,10 +435,8 @@ pub async fn approve(
         "approval": id.0, "application": request.application.client_id, "name": request.application.name,
         "organization": choice.organization.slug, "projects": choice.projects, "scopes": request.scopes.names(),
     });
-    audit
-        .write_in(&transaction, 201, (None, Some(after)), now)
-        .await?;
-    transaction.commit().await.context(doing)?;
+    let change = (None, Some(after));
+    audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::OauthGrants);
     Ok(request.redirect_with(&[("code", code.expose())]))
 }

@@ -19,7 +19,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, operation_doc::OperationDoc,
             output::Created,
         },
         rate_limits::STANDARD,

@@ -14,15 +14,12 @@ use super::{
     members::{MemberQuery, Membership, ProjectName},
 };
 use crate::{
-    api::context::ApiContext,
+    api::{context::ApiContext, path::path_parameters},
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
         error::Error,
-        http::{
-            Call, Endpoint, Input, Json, Query, Tag, Verb, mount, openapi::OperationDoc,
-            output::OkEmpty,
-        },
+        http::{Endpoint, Json, Query, Tag, Verb, mount, output::OkEmpty},
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -259,17 +256,9 @@ async fn roles(_: Organization) -> Result<Json<Envelope<Vec<RoleResource>>>, Err
     }))
 }
 
-/// A member id from the path.
-struct MemberId(Uuid);
-
-impl Input for MemberId {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let id = call.placeholder("user_id").and_then(|id| id.parse().ok());
-        id.map(Self)
-            .ok_or_else(|| Error::invalid("user_id", "expected a UUID"))
-    }
+path_parameters! {
+    /// A member id from the path.
+    struct MemberId(Uuid) from "user_id", else Error::invalid("user_id", "expected a UUID");
 }
 
 static ASSIGN: Endpoint = Endpoint {

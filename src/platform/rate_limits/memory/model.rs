@@ -6,7 +6,7 @@ use gantry_base::ids::{OrganizationId, ProjectId, UserId};
 use proptest::prelude::*;
 
 use super::*;
-use crate::platform::rate_limits::{CounterScope, Quota, per, secs_up};
+use crate::platform::rate_limits::{CounterScope, Quota, counter::secs_up, per};
 
 /// End and count of each key's windows.
 #[derive(Default)]

@@ -15,7 +15,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::super::{CounterKey, CounterScope, Identifier};
+use crate::platform::rate_limits::counter::{CounterKey, CounterScope, Identifier};
 
 /// The secret of the hash.
 pub(in crate::platform::rate_limits) type Seed = [u8; 32];

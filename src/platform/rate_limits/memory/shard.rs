@@ -14,7 +14,10 @@ use super::{
     state,
     state::{State, WindowStates},
 };
-use crate::platform::rate_limits::{LimitDecision, Quotas, WINDOWS_MAX, Window};
+use crate::platform::rate_limits::{
+    counter::{LimitDecision, Quotas},
+    window::{WINDOWS_MAX, Window},
+};
 
 const SLOTS: usize = 4;
 /// Largest share of used slots, in quarters of a slot per line: 13/16. Searches visit 1.2 lines on

@@ -2,7 +2,10 @@
 
 use gantry_base::clock::Ticks;
 
-use super::super::{LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, secs_up};
+use crate::platform::rate_limits::{
+    counter::{LimitDecision, Quota, Quotas, secs_up},
+    window::{WINDOWS_MAX, Window},
+};
 
 /// Largest count of a window, 8,388,607: 23 bits. Higher limits are reduced to it.
 const USED_MAX: u32 = (1 << 23) - 1;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::{
-    data_plane::{
+    control::{
         project_settings::Section,
         service_settings::{
             FINGERPRINT,

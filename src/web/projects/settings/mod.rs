@@ -8,25 +8,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
 use gantry_base::ids::ProjectRef;
-use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use self::fields::{SettingField, SubmittedSettings};
 pub(in crate::web) use self::versions::VERSIONS;
-use super::ProjectResponse;
+use super::project::ProjectResponse;
 use crate::{
-    data_plane::project_settings::{
+    control::project_settings::{
         ChangeEffect, Drift, PlannedChange, Section, SettingsPlan, SettingsVersion,
     },
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Query, Verb, mount},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, labels::Timestamp, page, path::PathProject,
+        form,
+        labels::Timestamp,
+        page::{Layout, PageResponse, SessionForm, Visitor, page},
+        path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -36,7 +37,6 @@ pub(in crate::web) static SETTINGS: Endpoint = page(
     "Settings of a project",
     Verb::Get,
     "/projects/{project}/settings",
-    Access::Caller,
     || mount(show),
 );
 pub(in crate::web) static REVIEW_SETTINGS: Endpoint = page(
@@ -44,7 +44,6 @@ pub(in crate::web) static REVIEW_SETTINGS: Endpoint = page(
     "Review a change of settings",
     Verb::Post,
     "/projects/{project}/settings/review",
-    Access::Caller,
     || mount(review),
 );
 pub(in crate::web) static APPLY_SETTINGS: Endpoint = page(
@@ -52,7 +51,6 @@ pub(in crate::web) static APPLY_SETTINGS: Endpoint = page(
     "Apply a change of settings",
     Verb::Post,
     "/projects/{project}/settings/apply",
-    Access::Caller,
     || mount(apply),
 );
 
@@ -260,9 +258,7 @@ async fn review(
         json!({"document": submitted.document(&current.document)})
     };
     let path = format!("/v1/projects/{reference}/config/plan");
-    let plan = visitor
-        .call::<SettingsPlan>(Method::POST, &path, Some(&request))
-        .await;
+    let plan = visitor.post::<SettingsPlan>(&path, &request).await;
     let plan = match plan {
         Ok(plan) => plan,
         Err(error) => return refused(&visitor, &reference, &submitted, error).await,
@@ -289,24 +285,13 @@ async fn refused(
     submitted: &SubmittedSettings,
     error: Error,
 ) -> Result<PageResponse, Error> {
-    let is_shown = matches!(
-        error,
-        Error::Invalid { .. }
-            | Error::Rejected(_)
-            | Error::Conflict(_)
-            | Error::SmtpRequired { .. }
-            | Error::DatabaseUnreachable
-    );
-    if !is_shown {
-        return Err(error);
-    }
+    let problem = Some(form::problem(error)?);
     let query = SettingsQuery {
         section: submitted.section().to_owned(),
         q: submitted.query().to_owned(),
     };
-    let problem = Some(error.message().into_owned());
     let page = load(visitor, reference, &query, submitted, problem).await?;
-    Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+    PageResponse::form(&page, true)
 }
 
 /// The confirmed change.
@@ -325,9 +310,7 @@ async fn apply(
         .map_err(|_| Error::invalid("request", "expected a JSON object"))?;
     request.insert("hash".to_owned(), form.hash.into());
     let path = format!("/v1/projects/{reference}/config/apply");
-    let applied = visitor
-        .call::<SettingsPlan>(Method::POST, &path, Some(&request.into()))
-        .await;
+    let applied = visitor.post::<SettingsPlan>(&path, &request.into()).await;
     match applied {
         Ok(_) => PageResponse::redirect(&format!("/projects/{reference}/settings?done=saved")),
         Err(error) => refused(&visitor, &reference, &SubmittedSettings::default(), error).await,

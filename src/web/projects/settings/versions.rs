@@ -5,15 +5,17 @@ use serde_json::Value;
 
 use super::fields;
 use crate::{
-    data_plane::project_settings::{PlannedChange, SettingsVersion},
+    control::project_settings::{PlannedChange, SettingsVersion},
     platform::{
-        access::Access,
         error::Error,
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Layout, PageResponse, Visitor, labels::Timestamp, page, path::PathProject,
-        permissions::PermissionCheck, projects::ProjectResponse,
+        labels::Timestamp,
+        page::{Layout, PageResponse, Visitor, page},
+        path::PathProject,
+        permissions::PermissionCheck,
+        projects::project::ProjectResponse,
     },
 };
 
@@ -22,7 +24,6 @@ pub(in crate::web) static VERSIONS: Endpoint = page(
     "Earlier versions of settings",
     Verb::Get,
     "/projects/{project}/settings/versions",
-    Access::Caller,
     || mount(show),
 );
 
@@ -53,11 +54,7 @@ async fn show(
     let operation = format!("/v1/projects/{reference}/config/versions");
     let project = ProjectResponse::load(&visitor, &reference).await?;
     let can_read = visitor.check("GET", &operation).await?;
-    let versions: Vec<SettingsVersion> = if can_read.is_allowed() {
-        visitor.get(&operation).await?
-    } else {
-        Vec::new()
-    };
+    let versions: Vec<SettingsVersion> = visitor.get_if(&can_read, &operation).await?;
     let now = visitor.context.clock.now();
     let line = |version: SettingsVersion| VersionLine {
         at: Timestamp::new(version.at, now),

@@ -2,7 +2,6 @@
 
 pub(super) mod rewrite;
 
-use super::{Dialect, Result, excerpt, invalid};
 use crate::{
     answer::QueryError,
     engine::sqlparser::{
@@ -11,6 +10,10 @@ use crate::{
         keywords::Keyword,
         parser::{Parser, ParserError, ParserOptions},
         tokenizer::{Token, Tokenizer, TokenizerError},
+    },
+    sql::{
+        dialect::Dialect,
+        text::{Result, excerpt, invalid},
     },
 };
 

@@ -18,7 +18,6 @@ use datafusion::{
     object_store::{ObjectStore, ObjectStoreExt, memory::InMemory},
     parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder,
 };
-
 use futures_util::TryStreamExt;
 
 use self::sim::{Faults, SimDisk, SimObjects};

@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use super::{
-    super::{RepairSource, StoreFolders},
-    *,
-};
+use super::*;
+use crate::store::repair::{RepairSource, StoreFolders};
 
 async fn open(folder: &Path) -> Store {
     let options = Options {

@@ -10,15 +10,16 @@ use std::{
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{Row, types::FromSql};
 
+use super::{
+    copy::CopySpec,
+    progress::{CopyPhase, CopyProgress},
+};
 use crate::{
     background::{blocking, idle},
     clusters::{
         identity,
-        online_copy::{
-            CopyPhase, CopyProgress, CopySpec,
-            copier::{Copier, CopyControl, CopyCounts},
-        },
-        server::Server,
+        online_copy::copier::{Copier, CopyControl, CopyCounts},
+        server::process::Server,
         superuser::{self, SqlParams, SuperuserSession, SuperuserStatement},
     },
     error::{ClusterError, Result},

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use crate::{
     clusters::{
         online_copy::isolation::{IsolationLog, execute, run, run_with, sql_error, value},
+        platform_roles::SERVICE_ROLES,
         quarantine::{OwnerLogins, SchemaUsage},
         superuser::{self, SqlArgument, SuperuserSession},
-        template::SERVICE_ROLES,
     },
     error::{ClusterError, Result},
 };

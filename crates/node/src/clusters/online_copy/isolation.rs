@@ -19,11 +19,11 @@ use crate::{
             emptying, masking,
             progress::{CopyPhase, CopyProgress},
         },
+        platform_roles::{REPAIR_DATABASE, SERVICE_ROLES},
         privileges,
         quarantine::{OwnerLogins, SchemaUsage},
-        server::Server,
+        server::process::Server,
         superuser::{self, SqlArgument, SuperuserSession, SuperuserStatement},
-        template::{REPAIR_DATABASE, SERVICE_ROLES},
     },
     error::{ClusterError, Result, sql_text},
 };

@@ -7,9 +7,9 @@
 use crate::{
     clusters::{
         online_copy::isolation::{execute, run, run_with, sql_error, value},
+        platform_roles,
         quarantine::OwnerLogins,
         superuser::{self, SqlArgument, SuperuserSession},
-        template,
     },
     error::{ClusterError, Result},
 };
@@ -27,7 +27,7 @@ const CHANGED: &str = "select format('%I.%I', schemaname, relname)
 /// Errors: [`ClusterError::Isolation`] with the number of the rule and its SQLSTATE. The message of
 /// the server is left out, because it may quote data.
 pub(super) async fn apply(logins: &OwnerLogins, rules: &[String]) -> Result<Vec<String>> {
-    let client = logins.session(template::OWNER, DATABASE).await?;
+    let client = logins.session(platform_roles::OWNER, DATABASE).await?;
     execute(&client, "begin").await?;
     for (number, rule) in (1..).zip(rules) {
         client.batch_execute(rule).await.map_err(|error| {

@@ -9,14 +9,15 @@ use std::path::PathBuf;
 use gantry_base::ids::ProjectRef;
 use tokio::runtime::Handle;
 
+use super::{
+    copy::{CopySpec, READY_PATIENCE, STOP_PATIENCE},
+    progress::CopyProgress,
+};
 use crate::{
     background::blocking,
     clusters::{
-        ClusterSpec, LocalDriver, ServerSocket,
-        online_copy::{CopyProgress, CopySpec, READY_PATIENCE, STOP_PATIENCE},
-        server::Server,
-        shutdown::ShutdownMode,
-        template, vault_key,
+        home, local_driver::LocalDriver, server::process::Server, shutdown::ShutdownMode,
+        socket::ServerSocket, spec::ClusterSpec, vault_key,
     },
     error::Result,
     files,
@@ -153,11 +154,11 @@ impl LocalDriver {
         let owner: ProcessOwner = scratch.server.run_as();
         let entropy = self.entropy().clone();
         blocking(move || {
-            let settings = from.join(template::OVERRIDES);
+            let settings = from.join(home::OVERRIDES);
             let mut settings =
                 files::read_untrusted(&settings, SETTINGS_BYTES_MAX).unwrap_or_default();
             settings.push_str(SETTINGS);
-            let overrides = to.join(template::OVERRIDES);
+            let overrides = to.join(home::OVERRIDES);
             files::remove_file(&overrides)?;
             files::write_new(&overrides, &settings, 0o600, owner)?;
             vault_key::create(&to, owner, &entropy)

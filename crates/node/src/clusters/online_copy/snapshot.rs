@@ -12,14 +12,14 @@ use gantry_base::ids::ProjectRef;
 use crate::{
     background::blocking,
     clusters::{
-        LocalDriver,
         identity::ControlState,
+        local_driver::LocalDriver,
         online_copy::{
             backup::{Backup, BackupEnd, CancelOnDrop, SPEED_MAX, one, sql_error, start_of, value},
             copier::{Copier, CopyControl},
             progress::CopyProgress,
         },
-        server::Server,
+        server::process::Server,
         superuser, vault_key,
     },
     error::{ClusterError, Result},

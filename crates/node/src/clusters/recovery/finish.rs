@@ -4,12 +4,12 @@ use std::{fs, path::Path};
 
 use gantry_base::clock::Entropy;
 
+use super::rebuild::TimelineFork;
 use crate::{
     background::blocking,
     clusters::{
+        home,
         identity::{self, ControlState, SystemId},
-        recovery::TimelineFork,
-        template,
     },
     error::{At, ClusterError, Result},
     files,
@@ -71,7 +71,7 @@ fn end_in_history(text: &str) -> Option<u64> {
 /// Removes the settings and the output of a recovery.
 fn remove_traces(place: &Path) -> Result<()> {
     let data = place.join("data");
-    files::remove_file(&data.join(template::OVERRIDES))?;
+    files::remove_file(&data.join(home::OVERRIDES))?;
     files::remove_tree(&data.join("log"))?;
     files::remove_file(&place.join("start.log"))
 }

@@ -15,7 +15,8 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::clusters::resources::ResourceLimits;
+use super::limits::ResourceLimits;
+use crate::proc_files::{Mount, control_group, own_control_groups, own_mounts};
 
 /// The group of Gantry itself in version 2, which permits no processes in a group with controlled
 /// children. Equals systemd's `DelegateSubgroup=supervisor`.
@@ -81,16 +82,11 @@ impl ControlGroups {
     /// `parent` is a path in the hierarchy, such as `/gantry.slice`; without it, groups are created
     /// under Gantry's own.
     pub fn find(home: &Path, parent: Option<&Path>) -> Self {
-        let read = |file| fs::read_to_string(file).unwrap_or_default();
         let Ok(folder) = fs::metadata(home) else {
             return Self::none();
         };
         let prefix = prefix(folder.dev(), folder.ino());
-        let mounts = Mounts::parse(
-            &read("/proc/self/mountinfo"),
-            &read("/proc/self/cgroup"),
-            parent,
-        );
+        let mounts = Mounts::parse(&own_mounts(), &own_control_groups(), parent);
         let version = mounts
             .unified
             .and_then(|own| delegate(&own, std::process::id()))
@@ -291,42 +287,21 @@ impl Mounts {
     /// Parses `/proc/self/mountinfo` and `/proc/self/cgroup`.
     fn parse(mounts: &str, own: &str, parent: Option<&Path>) -> Self {
         let mut found = Self::default();
-        for line in mounts.lines() {
-            let Some((mount, filesystem)) = line.split_once(" - ") else {
-                continue;
+        for mount in Mount::parse_all(mounts) {
+            let place = |controller: &str| {
+                let own = control_group(own, controller)?;
+                let group = parent.map_or(own, |parent| parent.to_str().unwrap_or(own));
+                place(mount.root, mount.point, group, parent.is_some())
             };
-            let mount: Vec<&str> = mount.split(' ').collect();
-            let filesystem: Vec<&str> = filesystem.split(' ').collect();
-            let (Some(root), Some(point), Some(kind)) =
-                (mount.get(3), mount.get(4), filesystem.first())
-            else {
-                continue;
-            };
-            let options: Vec<&str> = filesystem
-                .get(2)
-                .into_iter()
-                .flat_map(|options| options.split(','))
-                .collect();
-            let place = |own: &str| {
-                place(
-                    root,
-                    point,
-                    parent.map_or(own, |parent| parent.to_str().unwrap_or(own)),
-                    parent.is_some(),
-                )
-            };
-            if *kind == "cgroup2" {
-                found.unified = found.unified.or_else(|| place(own_path(own, "")?));
-            } else if *kind == "cgroup" {
-                let controller = CONTROLLERS_V1
-                    .into_iter()
-                    .find(|controller| options.contains(controller));
-                let folder = controller.and_then(|controller| place(own_path(own, controller)?));
-                found.legacy.extend(
-                    controller
-                        .zip(folder)
-                        .map(|(controller, parent)| Hierarchy { controller, parent }),
-                );
+            let mut controllers = CONTROLLERS_V1.into_iter();
+            let controller = controllers.find(|name| mount.has_option(name));
+            if mount.kind == "cgroup2" {
+                found.unified = found.unified.or_else(|| place(""));
+            } else if mount.kind == "cgroup"
+                && let Some(controller) = controller
+                && let Some(parent) = place(controller)
+            {
+                found.legacy.push(Hierarchy { controller, parent });
             }
         }
         found.legacy.sort_by_key(|hierarchy| {
@@ -337,21 +312,6 @@ impl Mounts {
         found.legacy.dedup_by_key(|hierarchy| hierarchy.controller);
         found
     }
-}
-
-/// Returns Gantry's own group in the hierarchy with this controller; an empty controller selects
-/// the hierarchy of version 2. Lines have the form `number:controllers:path`.
-fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
-    own.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        (if controller.is_empty() {
-            controllers.is_empty()
-        } else {
-            controllers.split(',').any(|name| name == controller)
-        })
-        .then_some(path)
-    })
 }
 
 /// Returns the folder of the group `own` in a mount with the group `root` at its top. A group that

@@ -1,13 +1,7 @@
 //! Disk space and inodes of a project's folders, measured without trusting their contents.
 
 use std::{
-    collections::HashSet,
-    ffi::CStr,
-    fs,
-    fs::File,
-    io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    collections::HashSet, ffi::CStr, fs, fs::File, io, os::unix::fs::MetadataExt, path::Path,
 };
 
 use fiemap::{Fiemap, FiemapExtentFlags};
@@ -16,6 +10,8 @@ use rustix::{
     fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat},
     process::Pid,
 };
+
+use crate::proc_files::ProcessFiles;
 
 /// Maximum depth of nested folders. PostgreSQL uses at most four levels.
 const DEPTH_MAX: usize = 32;
@@ -148,9 +144,13 @@ pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage
     let mut seen = HashSet::new();
     let mut looked = 0;
     for pid in processes {
-        let files = PathBuf::from(format!("/proc/{}/fd", pid.as_raw_nonzero()));
         // The process has ended, or Gantry lacks the permission.
-        for file in fs::read_dir(files).into_iter().flatten().flatten() {
+        for file in ProcessFiles::of(*pid)
+            .open_files()
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             looked += 1;
             if looked > OPEN_FILES_MAX {
                 return Ok(DiskUsage {
@@ -260,7 +260,7 @@ mod tests {
         fs::write(&path, vec![1; 1 << 20]).unwrap();
         let held = File::open(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let me = rustix::process::getpid();
         let unnamed = measure_unnamed(&[me], dir.path()).unwrap();
         assert!(unnamed.bytes >= 1 << 20, "{unnamed:?}");
         drop((file, held));

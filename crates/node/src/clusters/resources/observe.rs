@@ -5,16 +5,17 @@ use std::collections::HashMap;
 use gantry_base::ids::ProjectRef;
 use rustix::process::{Pid, Signal};
 
+use super::{cgroup::Counts, limits::Resources};
 use crate::{
     background::{blocking, idle},
     clusters::{
-        LocalDriver,
+        local_driver::LocalDriver,
         resources::{
-            Counts, Resources,
             disk::{self, DiskUsage},
             usage::{self, ProcessUsage},
         },
-        server::Server,
+        running::{ProcessEnd, ServerProcess},
+        server::process::Server,
         shutdown::ShutdownMode,
         superuser,
     },
@@ -139,20 +140,27 @@ impl LocalDriver {
         Ok(())
     }
 
-    /// Sends a signal to a process if it still belongs to the project.
-    pub async fn signal_process(
+    /// Ends a process if it still belongs to the project.
+    pub async fn end_process(
         &self,
         project: &ProjectRef,
-        pid: Pid,
-        signal: Signal,
+        process: ServerProcess,
+        how: ProcessEnd,
     ) -> Result<()> {
         let server = self.existing(project)?;
-        let Some(process) = ProcessHandle::open(pid).at("watching", server.data())? else {
+        let Some(pid) = process.pid() else {
             return Ok(());
+        };
+        let Some(handle) = ProcessHandle::open(pid).at("watching", server.data())? else {
+            return Ok(());
+        };
+        let signal = match how {
+            ProcessEnd::Terminate => Signal::TERM,
+            ProcessEnd::Kill => Signal::KILL,
         };
         let of_it = server.clone();
         if blocking(move || Ok(of_it.processes()?.contains(&pid))).await? {
-            process
+            handle
                 .signal(signal)
                 .at("ending a process in", server.data())?;
         }
@@ -162,7 +170,7 @@ impl LocalDriver {
     /// Stops the server without a checkpoint, and ends all its processes.
     pub async fn stop_at_once(&self, project: &ProjectRef) -> Result<()> {
         self.existing(project)?
-            .stop(ShutdownMode::Immediate, super::STOP_PATIENCE)
+            .stop(ShutdownMode::Immediate, super::limits::STOP_PATIENCE)
             .await
     }
 }

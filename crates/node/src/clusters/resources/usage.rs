@@ -1,16 +1,12 @@
 //! Processes of projects and their memory, as the kernel reports them in `/proc`.
 
-use std::{
-    collections::HashMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, io, path::Path};
 
 use rustix::process::Pid;
 
 use crate::{
-    clusters::resources::shared_memory,
-    supervisor::{live_uid, pids},
+    clusters::{resources::shared_memory, running::ServerProcess},
+    proc_files::{ProcessFiles, pids},
 };
 
 /// Maximum number of processes that are measured for one project. A project can exceed it only
@@ -25,8 +21,8 @@ pub struct ProcessUsage {
     pub memory_bytes: u64,
     /// Number of processes.
     pub processes: u64,
-    /// The process with the most memory, other than the postmaster, and its memory in bytes.
-    pub largest: Option<(Pid, u64)>,
+    /// The process with the most memory, other than the postmaster.
+    pub largest: Option<ServerProcess>,
 }
 
 /// Measures memory and number of these processes of `uid`. `postmaster` is never the largest.
@@ -40,7 +36,11 @@ pub fn measure(
     careful_from: u64,
 ) -> ProcessUsage {
     let processes = processes.get(..PROCESSES_MAX).unwrap_or(processes);
-    let resident: Vec<u64> = processes.iter().map(|pid| resident_bytes(*pid)).collect();
+    let resident = |pid: &Pid| {
+        let status = ProcessFiles::of(*pid).status();
+        status.map_or(0, |status| status.resident_bytes)
+    };
+    let resident: Vec<u64> = processes.iter().map(resident).collect();
     let segments = uid.map_or(0, shared_memory::detached_bytes_of);
     let careful = resident.iter().sum::<u64>().saturating_add(segments) >= careful_from;
     let mut usage = ProcessUsage {
@@ -48,45 +48,22 @@ pub fn measure(
         processes: processes.len() as u64,
         largest: None,
     };
+    let mut most = 0;
     for (&pid, &resident) in processes.iter().zip(&resident) {
         let bytes = if careful {
-            proportional_bytes(pid).unwrap_or(resident)
+            ProcessFiles::of(pid)
+                .proportional_bytes()
+                .unwrap_or(resident)
         } else {
             resident
         };
         usage.memory_bytes = usage.memory_bytes.saturating_add(bytes);
-        if Some(pid) != postmaster && usage.largest.is_none_or(|(_, most)| bytes > most) {
-            usage.largest = Some((pid, bytes));
+        if Some(pid) != postmaster && (bytes > most || usage.largest.is_none()) {
+            usage.largest = Some(ServerProcess::of(pid));
+            most = bytes;
         }
     }
     usage
-}
-
-/// Returns the proportional set size (PSS) of a process in bytes, or `None` if it has ended.
-fn proportional_bytes(pid: Pid) -> Option<u64> {
-    kilobytes(
-        &fs::read_to_string(proc(pid).join("smaps_rollup")).ok()?,
-        "Pss:",
-    )
-}
-
-/// Returns the number in the line `key   123 kB`, in bytes.
-fn kilobytes(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    line.trim()
-        .strip_suffix(" kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
-}
-
-/// Returns the resident memory of a process in bytes, or 0 if it has ended.
-fn resident_bytes(pid: Pid) -> u64 {
-    fs::read_to_string(proc(pid).join("status"))
-        .ok()
-        .and_then(|status| kilobytes(&status, "VmRSS:"))
-        .unwrap_or(0)
 }
 
 /// Returns all live processes with this user id, of any executable and working directory.
@@ -106,7 +83,7 @@ pub(super) fn processes_of(uid: u32, own: &[&Path]) -> io::Result<Vec<Pid>> {
 pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
     let mut found: HashMap<u32, Vec<Pid>> = HashMap::new();
     for pid in pids()? {
-        if let Some(uid) = live_uid(pid) {
+        if let Some(uid) = ProcessFiles::of(pid).live_uid() {
             found.entry(uid).or_default().push(pid);
         }
     }
@@ -116,18 +93,17 @@ pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
 /// Returns whether the working directory of a process is a data directory outside of `own`. A
 /// tenant cannot forge this: its processes cannot enter the directory of another project.
 pub(super) fn is_elsewhere(pid: Pid, own: &[&Path]) -> bool {
-    fs::read_link(proc(pid).join("cwd")).is_ok_and(|place| {
-        !own.iter().any(|own| place.starts_with(own)) && place.join("PG_VERSION").exists()
-    })
+    ProcessFiles::of(pid)
+        .working_directory()
+        .is_ok_and(|place| {
+            !own.iter().any(|own| place.starts_with(own)) && place.join("PG_VERSION").exists()
+        })
 }
 
 /// Returns whether the working directory of a process is this folder or below it.
 pub(super) fn works_in(pid: Pid, folder: &Path) -> bool {
-    fs::read_link(proc(pid).join("cwd")).is_ok_and(|place| place.starts_with(folder))
-}
-
-fn proc(pid: Pid) -> PathBuf {
-    PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()))
+    let place = ProcessFiles::of(pid).working_directory();
+    place.is_ok_and(|place| place.starts_with(folder))
 }
 
 #[cfg(test)]
@@ -141,16 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn kilobytes_returns_bytes() {
-        assert_eq!(
-            kilobytes(
-                "7f0-7ff ---p\nRss:      4096 kB\nPss:        1000 kB\nPss_Dirty: 5 kB\n",
-                "Pss:"
-            ),
-            Some(1_024_000)
-        );
-        assert_eq!(kilobytes("Rss: 1 kB\n", "Pss:"), None);
-        let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+    fn shared_memory_is_counted_once_and_a_postmaster_is_not_the_largest() {
+        let me = rustix::process::getpid();
         let (rough, careful) = (
             measure(&[me], None, None, u64::MAX),
             measure(&[me], None, None, 0),
@@ -159,7 +127,8 @@ mod tests {
             rough.memory_bytes >= careful.memory_bytes && careful.memory_bytes > 1 << 20,
             "{rough:?} {careful:?}"
         );
-        assert_eq!((careful.processes, careful.largest.unwrap().0), (1, me));
+        assert_eq!(careful.processes, 1);
+        assert_eq!(careful.largest, Some(ServerProcess::of(me)));
         assert_eq!(
             measure(&[me], Some(me), None, 0).largest,
             None,

@@ -5,12 +5,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
+use super::process::Server;
 use crate::{
     clusters::{
-        server::{Server, home},
-        socket::ServerSocket,
-        superuser::SUPERUSER_OPTIONS,
-        template,
+        home, platform_roles, socket::ServerSocket, superuser::sessions::SUPERUSER_OPTIONS,
     },
     error::{ClusterError, Result},
 };
@@ -28,7 +26,7 @@ impl Server {
     pub(super) async fn accepts(&self) -> Result<()> {
         match self.connect(self.superuser, "postgres").await {
             Err(error) if error.is_closed_database() => self
-                .connect(self.superuser, template::REPAIR_DATABASE)
+                .connect(self.superuser, platform_roles::REPAIR_DATABASE)
                 .await
                 .map(drop),
             answer => answer.map(drop),
@@ -48,7 +46,7 @@ impl Server {
     /// server: sessions use a connection of [`ServerSocket::connect`].
     pub fn config(&self, role: &str, database: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
-        let (user, setting) = template::peer_login(role);
+        let (user, setting) = platform_roles::peer_login(role);
         config
             .user(user)
             .dbname(database)

@@ -3,22 +3,17 @@
 use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt, process::Child, time::Duration};
 
 use rustix::process::Pid;
-use tokio::{
-    sync::oneshot,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
+use super::process::{
+    CHILD_GRACE, EXEC_PATIENCE, HINT_CHECKS, HOLD_PATIENCE, POLL, Server, all_ended,
+};
 use crate::{
     background::blocking,
-    clusters::{
-        archive_way, home,
-        pid_file::PidFile,
-        server::{CHILD_GRACE, EXEC_PATIENCE, HINT_CHECKS, HOLD_PATIENCE, POLL, Server, all_ended},
-        server_log,
-    },
+    clusters::{archive_way, home, pid_file::PidFile, server_log},
     error::{At, ClusterError, Result},
     files,
-    supervisor::{LAUNCH_TIMEOUT, LaunchBounds, ProcessHandle},
+    supervisor::{LAUNCH_TIMEOUT, LaunchBounds, ProcessHandle, reap},
 };
 
 /// A server that was started, or was found running.
@@ -174,18 +169,9 @@ impl Server {
     }
 
     /// Returns when the launcher has become the server. `None` if it exits first.
-    async fn launched(&self, mut child: Child) -> Option<Pid> {
+    async fn launched(&self, child: Child) -> Option<Pid> {
         let pid = Pid::from_raw(child.id().cast_signed())?;
-        let handle = ProcessHandle::open(pid).ok()?;
-        let (ended, end) = oneshot::channel();
-        // Collects the exit status, so that the process does not remain a zombie.
-        tokio::spawn(async move {
-            if let Some(handle) = handle {
-                let _ = handle.ended().await;
-            }
-            let _ = (child.wait(), ended.send(()));
-        });
-        tokio::pin!(end);
+        let mut end = reap(child);
         loop {
             // During `exec` the process has no arguments yet, and counts as a child.
             if self.processes.is_postmaster(pid) {

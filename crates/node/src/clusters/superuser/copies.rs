@@ -1,6 +1,6 @@
 //! Statements on copies and recovered clusters, in quarantine or while their original is copied.
 
-use crate::clusters::superuser::statements;
+use crate::clusters::superuser::session::statements;
 
 statements! {
     // Backups of a running server

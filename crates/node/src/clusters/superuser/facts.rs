@@ -1,6 +1,6 @@
 //! Statements that read the system catalogs and the state of a server.
 
-use crate::clusters::superuser::statements;
+use crate::clusters::superuser::session::statements;
 
 statements! {
     /// The password verifier of the owner, if it is a SCRAM-SHA-256 one.
@@ -32,11 +32,12 @@ statements! {
          from pg_catalog.pg_control_system()",
         "Calls functions of pg_catalog.";
 
-    /// Whether a client has a session.
+    /// Whether a client has a session. That of the sender of `pg_net` is none.
     HAS_SESSIONS:
         "select exists (select from pg_catalog.pg_stat_activity
                         where backend_type in ('client backend', 'walsender')
-                        and pid <> pg_backend_pid())",
+                        and pid <> pg_backend_pid()
+                        and not (usename = 'gantry_owner' and application_name = 'gantry pg_net'))",
         "Reads statistics of the server.";
 
     /// Makes the server read its configuration files again.

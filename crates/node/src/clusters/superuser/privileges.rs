@@ -1,7 +1,7 @@
 //! Statements that compare roles with those that the platform made, and take back privileges that
 //! no owner of a project can have given.
 
-use crate::clusters::superuser::statements;
+use crate::clusters::superuser::session::statements;
 
 statements! {
     /// Privileges that only the platform has, of other roles: kind, role, detail, grantor.

@@ -1,6 +1,6 @@
 //! Statements that create, change and remove roles, their passwords and their sessions.
 
-use crate::clusters::superuser::statements;
+use crate::clusters::superuser::session::statements;
 
 statements! {
     /// Keeps the next statements out of the log and the statistics. Sent as a message of its own:

@@ -4,13 +4,9 @@ use gantry_base::ids::ProjectRef;
 use tokio::net::UnixStream;
 use tokio_postgres::NoTls;
 
+use super::session::{SqlError, SuperuserSession};
 use crate::{
-    clusters::{
-        LocalDriver,
-        server::Server,
-        superuser::{SqlError, SuperuserSession},
-        template,
-    },
+    clusters::{local_driver::LocalDriver, platform_roles, server::process::Server},
     error::Result,
 };
 
@@ -45,7 +41,7 @@ impl Server {
     /// Opens a superuser session in a database that a tenant cannot close. Must be short: meanwhile
     /// no database can be created from that template.
     pub(in crate::clusters) async fn repairer(&self) -> Result<SuperuserSession> {
-        self.superuser_in(template::REPAIR_DATABASE).await
+        self.superuser_in(platform_roles::REPAIR_DATABASE).await
     }
 
     /// Opens a superuser session in a server in quarantine.
@@ -58,7 +54,7 @@ impl Server {
     }
 
     async fn superuser_with(&self, database: &str, options: &str) -> Result<SuperuserSession> {
-        let mut config = self.config(template::SUPERUSER, database);
+        let mut config = self.config(platform_roles::SUPERUSER, database);
         config.options(options);
         self.connect_with(config).await.map(SuperuserSession)
     }
@@ -69,7 +65,7 @@ impl SuperuserSession {
     pub async fn over(stream: UnixStream, database: &str) -> std::result::Result<Self, SqlError> {
         let mut config = tokio_postgres::Config::new();
         config
-            .user(template::SUPERUSER)
+            .user(platform_roles::SUPERUSER)
             .dbname(database)
             .application_name("gantry")
             .options(SUPERUSER_OPTIONS);

@@ -7,7 +7,7 @@
 //! upgraded cluster is used. A definition that needs such a call while it is restored fails the
 //! upgrade, and is named.
 
-use crate::clusters::superuser::statements;
+use crate::clusters::superuser::session::statements;
 
 /// Value of `default_tablespace` that blocks a function: PostgreSQL accepts it in a definition, and
 /// rejects it at a call, because there is no tablespace of this name.

@@ -16,20 +16,23 @@ use std::{
 use tokio::{process::Command, sync::watch};
 use tokio_postgres::Row;
 
+use super::{
+    launch::UpgradeLaunchPlan,
+    run::{UpgradeSpec, UpgradeStep},
+};
 use crate::{
     background::blocking,
     clusters::{
-        LocalDriver, Resources, home,
+        home,
         launch::EngineFiles,
+        local_driver::LocalDriver,
         online_copy::{QUARANTINE, QUARANTINE_17},
-        privileges,
+        platform_roles, privileges,
         quarantine::{OwnerLogins, SchemaUsage},
-        server::Server,
+        server::process::Server,
         shutdown::ShutdownMode,
         superuser::{self, SqlArgument, SuperuserSession, SuperuserStatement},
-        template,
         upgrade::{
-            UpgradeLaunchPlan, UpgradeSpec, UpgradeStep,
             definitions::{self, DomainConstraint},
             output,
         },
@@ -37,7 +40,7 @@ use crate::{
     engines::Engine,
     error::{At, ClusterError, Result},
     files,
-    supervisor::ProcessOwner,
+    supervisor::{Confinement, LaunchBounds, ProcessOwner},
 };
 
 /// Time limit of `pg_upgrade`, which takes seconds unless there are many thousand tables.
@@ -101,30 +104,16 @@ impl LocalDriver {
             owner: source.run_as(),
             name: &name,
             place: &place,
-            old: self.engine_of(source.major())?,
-            new: self.engine_of(spec.cluster.major)?,
+            old: self.engine_of_major(source.major())?,
+            new: self.engine_of_major(spec.cluster.major)?,
         };
         let made = build.run(progress).await;
-        let sockets = self.home().socket_dir(&name);
         if made.is_err() {
             self.end_processes(&place, &name).await;
         }
-        let (failed, folder) = (made.is_err(), place.clone());
-        blocking(move || {
-            files::remove_tree(&sockets)?;
-            // Most likely the disk is full: free the space.
-            if failed {
-                files::remove_tree(&folder)?;
-            }
-            Ok(())
-        })
-        .await?;
+        let failed = made.is_err().then(|| place.clone());
+        self.remove_leftovers(&name, failed).await?;
         made.map(|()| place)
-    }
-
-    fn engine_of(&self, major: u16) -> Result<&Engine> {
-        let engine = self.engines().of_major(major);
-        engine.ok_or(ClusterError::NoEngine(major))
     }
 }
 
@@ -255,7 +244,7 @@ impl Build<'_> {
                 "--encoding=UTF8",
                 "--auth=reject",
             ])
-            .args(["--locale=C", "-U", template::SUPERUSER])
+            .args(["--locale=C", "-U", platform_roles::SUPERUSER])
             .arg(format!("--wal-segsize={}", facts.segment_mb));
         if facts.has_checksums {
             initdb.arg("--data-checksums");
@@ -310,20 +299,22 @@ impl Build<'_> {
             postgres.parent().unwrap_or(&postgres).to_owned()
         };
         let (old, new) = (programs(self.old), programs(self.new));
+        let bounds = self.bounds().await?;
         let mut plan = UpgradeLaunchPlan {
             program: self.new.program("pg_upgrade"),
             // By their working directory its processes are told from those of other installations
             // that use the same user id.
             directory: self.data("new"),
             write: vec![self.data("old"), self.data("new"), sockets.clone()],
-            sandbox: self.driver.launcher().sandbox,
+            confinement: Confinement::new(self.owner, bounds, self.driver.launcher().sandbox),
+            accounts: self.owner.ids().map(|_| accounts),
             program_arguments: vec![
                 format!("--old-bindir={}", text(old.clone())),
                 format!("--new-bindir={}", text(new.clone())),
                 format!("--old-datadir={}", text(self.data("old"))),
                 format!("--new-datadir={}", text(self.data("new"))),
                 format!("--socketdir={}", text(sockets)),
-                format!("--username={}", template::SUPERUSER),
+                format!("--username={}", platform_roles::SUPERUSER),
                 "--link".to_owned(),
                 // One sync of the file system follows.
                 "--no-sync".to_owned(),
@@ -338,13 +329,6 @@ impl Build<'_> {
             plan.execute.extend(engine.tools_dir());
         }
         plan.execute.extend([old, new]);
-        if let Some((uid, gid)) = self.owner.ids() {
-            (plan.uid, plan.gid) = (Some(uid), Some(gid));
-            plan.accounts = Some(accounts);
-        }
-        if let Some(resources) = self.driver.resources() {
-            plan.bounds = self.bounds(resources).await?;
-        }
         let log = self.at("pg_upgrade.log");
         let launcher = self.driver.launcher().clone();
         let ran = plan.run(&launcher, &log, UPGRADE_PATIENCE).await;
@@ -359,8 +343,11 @@ impl Build<'_> {
     }
 
     /// Returns the limits of the project. Processes in its control group are ended with it.
-    async fn bounds(&self, resources: &Resources) -> Result<crate::supervisor::LaunchBounds> {
-        let (resources, owner) = (resources.clone(), self.owner);
+    async fn bounds(&self) -> Result<LaunchBounds> {
+        let Some(resources) = self.driver.resources().cloned() else {
+            return Ok(LaunchBounds::default());
+        };
+        let owner = self.owner;
         let name = self.source.name().to_owned();
         blocking(move || Ok(resources.prepare(&name, owner))).await
     }
@@ -398,7 +385,7 @@ impl Build<'_> {
         };
         self.in_quarantine(&server, work).await?;
         blocking(move || {
-            files::remove_file(&data.join(template::OVERRIDES))?;
+            files::remove_file(&data.join(home::OVERRIDES))?;
             files::remove_file(&place.join("start.log"))?;
             files::remove_tree(&data.join("log"))?;
             files::sync_fs(&place)
@@ -428,7 +415,7 @@ fn adopt_configuration(
         ("pg_ident.conf", read("pg_ident.conf")?),
         ("pg_hba.conf", rules),
         ("postgresql.auto.conf", String::new()),
-        (template::OVERRIDES, overrides.to_owned()),
+        (home::OVERRIDES, overrides.to_owned()),
     ] {
         let path = data.join(name);
         files::remove_file(&path)?;
@@ -476,7 +463,7 @@ async fn prepare(server: &Server) -> Result<Facts> {
 /// updated. Restores the tenant's functions and constraints. Databases that were closed are closed
 /// again.
 async fn check(server: &Server, facts: &Facts, project: &str) -> Result<()> {
-    for role in template::PLATFORM_LOGINS {
+    for role in platform_roles::PLATFORM_LOGINS {
         server.connect(role, "postgres").await?;
     }
     let shared = server.repairer().await?;

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 
 use crate::{
     clusters::{
-        LocalDriver,
+        local_driver::LocalDriver,
         resources::disk,
         superuser::{self, SuperuserSession},
         upgrade::build::sql_error,

@@ -14,22 +14,19 @@ use std::{
     time::Duration,
 };
 
-use clap::{ArgAction, Args};
+use clap::Args;
 use landlock::AccessFs;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tokio::time::timeout;
 
 use crate::{
     background::blocking,
-    clusters::{
-        launch::{LOADERS, READABLE},
-        settings::KillOnDrop,
-    },
+    clusters::{launch::ACCOUNTS, settings::KillOnDrop},
     error::{At, ClusterError, Result},
     files,
     supervisor::{
-        AccessRule, Launch, LaunchBounds, LaunchError, Launcher, LauncherError, ProcessHandle,
-        Sandbox,
+        Confinement, LaunchError, Launcher, LauncherArguments, Namespaces, ProcessHandle, Sandbox,
+        SandboxedProgram,
     },
     system_calls::postgres,
 };
@@ -60,18 +57,9 @@ pub struct UpgradeLaunchPlan {
     /// The file that the program sees as `/etc/passwd`.
     #[arg(long, value_name = "FILE")]
     pub accounts: Option<PathBuf>,
-    /// User id to run under.
-    #[arg(long, requires = "gid")]
-    pub uid: Option<u32>,
-    /// Group id to run under.
-    #[arg(long, requires = "uid")]
-    pub gid: Option<u32>,
-    /// Control groups and resource limits.
+    /// Account and bounds, and whether the sandbox applies.
     #[command(flatten)]
-    pub bounds: LaunchBounds,
-    /// Run without Landlock and seccomp.
-    #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
-    pub sandbox: bool,
+    pub confinement: Confinement,
     /// An argument of the program.
     #[arg(long = "argument", value_name = "TEXT")]
     pub program_arguments: Vec<String>,
@@ -80,76 +68,31 @@ pub struct UpgradeLaunchPlan {
 impl UpgradeLaunchPlan {
     /// Returns the command line that parses to this plan.
     pub fn arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![
-            SUBCOMMAND.into(),
-            "--program".into(),
-            self.program.clone().into(),
-            "--directory".into(),
-            self.directory.clone().into(),
-        ];
-        for (flag, paths) in [
-            ("--read", &self.read),
-            ("--execute", &self.execute),
-            ("--write", &self.write),
-        ] {
-            for path in paths {
-                arguments.extend([flag.into(), path.clone().into()]);
-            }
-        }
-        if let Some(accounts) = &self.accounts {
-            arguments.extend(["--accounts".into(), accounts.clone().into()]);
-        }
-        if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
-            let ids = ["--uid".to_owned(), uid.to_string()];
-            arguments.extend(ids.map(OsString::from));
-            arguments.extend(["--gid".to_owned(), gid.to_string()].map(OsString::from));
-        }
-        arguments.extend(self.bounds.arguments());
-        if !self.sandbox {
-            arguments.push("--no-sandbox".into());
-        }
-        for argument in &self.program_arguments {
-            arguments.push(format!("--argument={argument}").into());
-        }
-        arguments
+        LauncherArguments::new(SUBCOMMAND)
+            .values("--program", [&self.program])
+            .values("--directory", [&self.directory])
+            .values("--read", &self.read)
+            .values("--execute", &self.execute)
+            .values("--write", &self.write)
+            .values("--accounts", &self.accounts)
+            .confinement(&self.confinement)
+            .texts("--argument", &self.program_arguments)
+            .into_vec()
     }
 
     fn sandbox(&self) -> Sandbox {
-        let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        let execute = read | AccessFs::Execute;
-        let execute_file = AccessFs::ReadFile | AccessFs::Execute;
-        let discard = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
         // Links between the folders of the two clusters need the last right.
-        let change = discard
-            | AccessFs::ReadDir
-            | AccessFs::MakeReg
-            | AccessFs::MakeDir
-            | AccessFs::MakeSock
-            | AccessFs::RemoveFile
-            | AccessFs::RemoveDir
-            | AccessFs::Refer;
-        let (folders, programs): (Vec<_>, Vec<_>) =
-            self.execute.iter().cloned().partition(|path| path.is_dir());
-        let system = LOADERS.iter().chain(&SHELL).map(PathBuf::from).collect();
-        let rules = [
-            (READABLE.iter().map(PathBuf::from).collect(), read),
-            (self.read.clone(), read),
-            (system, execute_file),
-            (programs, execute_file),
-            (folders, execute),
-            (vec![PathBuf::from("/dev/null")], discard),
-            (self.write.clone(), change),
-        ];
-        Sandbox {
-            files: rules
-                .into_iter()
-                .map(|(paths, access)| AccessRule { paths, access })
-                .collect(),
-            ports: Vec::new(),
-            listen_ports: Vec::new(),
-            system_calls: &postgres::UPGRADE,
-            executes: true,
-        }
+        let more = AccessFs::MakeSock | AccessFs::Refer;
+        let mut sandbox = Sandbox::new(&postgres::UPGRADE)
+            .read([ACCOUNTS])
+            .read(&self.read)
+            .execute(SHELL)
+            .execute(&self.execute)
+            // Folders of programs.
+            .read(&self.execute)
+            .change(&self.write, more);
+        sandbox.executes = true;
+        sandbox
     }
 
     /// Runs the program, with its output in the file `log`. The program is killed after `patience`.
@@ -163,23 +106,11 @@ impl UpgradeLaunchPlan {
     ) -> Result<()> {
         let output = File::create(log).at("writing", log)?;
         let twin = output.try_clone().at("writing", log)?;
-        let mut command = Command::new(&launcher.program);
-        command
-            .args(self.arguments())
-            .env_clear()
-            .current_dir("/")
-            .stdout(output)
-            .stderr(twin);
-        let mut child = match launcher.run_untraced(command) {
-            Ok(child) => child,
-            Err(LauncherError::Run(error) | LauncherError::Kill(error)) => {
-                return Err(error).at("running", &launcher.program);
-            }
-            Err(LauncherError::ShuttingDown) => return Err(ClusterError::ShuttingDown),
-        };
-        let pid = Pid::from_raw(child.id().cast_signed());
-        let handle = pid.map(ProcessHandle::open).transpose();
-        let handle = KillOnDrop(handle.at("watching", log)?.flatten());
+        let mut command = launcher.command(self.arguments());
+        command.current_dir("/").stdout(output).stderr(twin);
+        let child = launcher.run_untraced(command);
+        let mut child = child.at("running", &launcher.program)?;
+        let handle = KillOnDrop(ProcessHandle::of_child(&child).at("watching", log)?);
         if let Some(process) = &handle.0
             && timeout(patience, process.ended()).await.is_err()
         {
@@ -204,24 +135,24 @@ impl UpgradeLaunchPlan {
 ///
 /// The process must have a single thread and must not have done anything else.
 pub fn launch(plan: &UpgradeLaunchPlan) -> Result<Infallible, LaunchError> {
-    let mut program = Command::new(&plan.program);
-    program
+    let mut command = Command::new(&plan.program);
+    command
         .env_clear()
         .env("TZ", "UTC")
         // Programs that the shell looks up.
         .env("PATH", "/usr/bin:/bin")
         .args(&plan.program_arguments);
-    let launch = Launch {
-        program,
+    let program = SandboxedProgram {
+        command,
         exec_step: "starting pg_upgrade",
         directory: plan.directory.clone(),
         record: false,
-        ids: plan.uid.zip(plan.gid),
         accounts: plan.accounts.clone(),
-        bounds: plan.bounds.clone(),
-        sandbox: plan.sandbox.then(|| plan.sandbox()),
+        namespaces: Namespaces::default(),
+        confinement: plan.confinement.clone(),
+        sandbox: plan.sandbox(),
     };
-    launch.exec()
+    program.exec()
 }
 
 #[cfg(test)]
@@ -246,13 +177,7 @@ mod tests {
                 execute: vec!["/x".into()],
                 write: vec!["/a".into(), "/b".into()],
                 accounts: ids.map(|_| "/w/passwd".into()),
-                uid: ids,
-                gid: ids,
-                bounds: LaunchBounds {
-                    memory_max: ids.map(|_| 1 << 30),
-                    ..LaunchBounds::default()
-                },
-                sandbox,
+                confinement: Confinement::example(ids, sandbox),
                 program_arguments: vec!["-b".to_owned(), "/x y".to_owned()],
             };
             assert_eq!(Cli::parse_from(plan.arguments()).plan, plan);

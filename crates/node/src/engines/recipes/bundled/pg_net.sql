@@ -1,5 +1,6 @@
 -- The interface of pg_net 0.19, so that applications which send requests can be installed: a request is a row in
--- net.http_request_queue, its response one in net._http_response. The server reaches no network, and requests are not sent.
+-- net.http_request_queue, its response one in net._http_response. The server reaches no network: requests are sent by Gantry,
+-- from outside of the server, which listens to the channel gantry_pg_net.
 --
 -- Everything belongs to the owner of the project. The functions that write the queue run with its rights, so that roles of the
 -- Data API can send requests without access to the tables.
@@ -8,7 +9,6 @@ begin
     if not exists (select from pg_catalog.pg_namespace where nspname operator(pg_catalog.=) 'net') then
         create schema net authorization postgres;
     end if;
-    raise warning 'requests of pg_net are queued, but this server does not send them';
 end
 $$;
 
@@ -39,6 +39,19 @@ create unlogged table net._http_response (
 );
 create index on net._http_response (id);
 create index on net._http_response (created);
+
+-- Wakes the sender when the transaction of a request is committed.
+create function net._announce_requests() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_notify('gantry_pg_net', '');
+    return null;
+end
+$$;
+create trigger announce_requests after insert on net.http_request_queue
+    for each statement execute function net._announce_requests();
 
 create function net._urlencode_string(string varchar) returns text
 language sql immutable strict parallel safe
@@ -79,8 +92,6 @@ begin
     insert into net.http_request_queue (method, url, headers, body, timeout_milliseconds)
     values (method, net._encode_url_with_params_array(url, encoded), coalesce(headers, '{}'), body, timeout_milliseconds)
     returning id into request_id;
-    -- The queue is bounded, as requests are not taken from it.
-    delete from net.http_request_queue where id <= request_id - 10000;
     return request_id;
 end
 $$;
@@ -154,21 +165,27 @@ create function net._await_response(request_id bigint) returns boolean
 language sql
 as $$ select (net.http_collect_response(request_id, false)).status <> 'PENDING' $$;
 
--- There is no worker.
+-- The worker is a session of Gantry. The owner of the project can see all sessions.
 create function net.check_worker_is_up() returns void
-language plpgsql
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
 as $$
 begin
-    raise exception 'the pg_net background worker is not up'
-        using detail = 'Requests are queued, but this server does not send them.';
+    if not exists (
+        select from pg_stat_activity where usename = 'gantry_owner' and application_name = 'gantry pg_net')
+    then
+        raise exception 'the pg_net background worker is not up'
+            using detail = 'Requests are queued, and sent when it is up.';
+    end if;
 end
 $$;
 
-create function net.worker_restart() returns boolean
-language sql as $$ select false $$;
-
 create function net.wake() returns void
-language sql as $$ select $$;
+language sql as $$ select pg_catalog.pg_notify('gantry_pg_net', '') $$;
+
+-- The sender has no settings that it would read again.
+create function net.worker_restart() returns boolean
+language sql as $$ select true from net.wake() $$;
 
 alter table net.http_request_queue owner to postgres;
 alter table net._http_response owner to postgres;
@@ -176,6 +193,7 @@ alter domain net.http_method owner to postgres;
 alter type net.request_status owner to postgres;
 alter type net.http_response owner to postgres;
 alter type net.http_response_result owner to postgres;
+alter function net._announce_requests() owner to postgres;
 alter function net._urlencode_string(varchar) owner to postgres;
 alter function net._encode_url_with_params_array(text, text[]) owner to postgres;
 alter function net._queue_request(text, text, jsonb, jsonb, bytea, integer) owner to postgres;

@@ -1,0 +1,111 @@
+//! State of the calls of databases that other parts of the control plane use.
+
+use std::{
+    collections::HashSet,
+    mem,
+    sync::{Arc, OnceLock},
+};
+
+use gantry_base::{
+    ids::ProjectId,
+    net::{http_client::HttpClient, outbound::OutboundPolicy},
+};
+use metrics::Counter;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::platform::telemetry::Metrics;
+
+/// Calls in flight of all projects, beyond those that each project has places of its own for.
+const SHARED_CALLS_MAX: usize = 256;
+/// Databases that are searched for the extension at the same time.
+const CHECKS_MAX: usize = 8;
+
+/// The result of a call, as counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallResult {
+    /// The receiver answered, with any status.
+    Answered,
+    /// The receiver did not answer in time.
+    TimedOut,
+    /// The policy of the operator forbids the destination.
+    Refused,
+    /// The request is invalid, or it has no complete response.
+    Failed,
+    /// The response could not be stored in the database.
+    Unstored,
+}
+
+/// Senders of all projects, as other tasks see them.
+pub struct DatabaseCalls {
+    /// Projects without a sender that were used since the last pass.
+    used: Mutex<HashSet<ProjectId>>,
+    /// Projects with calls that are queued, in flight or not stored.
+    busy: Mutex<HashSet<ProjectId>>,
+    /// Requests a pass over all projects.
+    pub(super) pass: Notify,
+    pub(super) shared: Arc<Semaphore>,
+    pub(super) checks: Arc<Semaphore>,
+    client: OnceLock<HttpClient>,
+    results: [Counter; 5],
+}
+
+impl DatabaseCalls {
+    /// Registers the metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            used: Mutex::default(),
+            busy: Mutex::default(),
+            pass: Notify::new(),
+            shared: Arc::new(Semaphore::new(SHARED_CALLS_MAX)),
+            checks: Arc::new(Semaphore::new(CHECKS_MAX)),
+            client: OnceLock::new(),
+            results: ["answered", "timed-out", "refused", "failed", "unstored"].map(|result| {
+                metrics.counter("gantry_database_calls_total", &[("result", result)])
+            }),
+        }
+    }
+
+    /// Looks for the extension in all running projects without a sender now.
+    pub fn wake(&self) {
+        self.pass.notify_one();
+    }
+
+    /// Returns whether a project has calls that are not answered yet.
+    pub fn is_busy(&self, project: ProjectId) -> bool {
+        self.busy.lock().contains(&project)
+    }
+
+    /// Records that the database of a project was used: the extension may have been created.
+    pub(in crate::control) fn note_use(&self, project: ProjectId) {
+        /// Upper bound of projects in memory. Further ones are found by the slow search.
+        const USED_MAX: usize = 100_000;
+        let mut used = self.used.lock();
+        if used.len() < USED_MAX {
+            used.insert(project);
+        }
+    }
+
+    pub(super) fn take_used(&self) -> HashSet<ProjectId> {
+        mem::take(&mut self.used.lock())
+    }
+
+    pub(super) fn set_busy(&self, project: ProjectId, busy: bool) {
+        let mut all = self.busy.lock();
+        if busy {
+            all.insert(project);
+        } else {
+            all.remove(&project);
+        }
+    }
+
+    /// Counts calls by their result.
+    pub(super) fn count(&self, result: CallResult, calls: usize) {
+        self.results[result as usize].increment(calls as u64);
+    }
+
+    /// Returns the client of calls to other servers. The first policy applies.
+    pub(super) fn client(&self, policy: &OutboundPolicy) -> &HttpClient {
+        self.client.get_or_init(|| HttpClient::new(policy))
+    }
+}
