@@ -6,7 +6,7 @@
 //! them fail, and new ones fail at once. The heartbeat continues, and marks the database as
 //! available with the first response.
 
-use std::{fmt, time::Duration};
+use std::{fmt, future::Future, pin::pin, time::Duration};
 
 use tokio::{
     task::{AbortHandle, JoinHandle},
@@ -23,6 +23,8 @@ const INTERVAL: Duration = Duration::from_millis(300);
 /// Longest time for a response. Together with [`INTERVAL`] a hang is detected within 1.5 s, which
 /// leaves half a second of the two seconds after which a request must be answered.
 const TIMEOUT: Duration = Duration::from_millis(1200);
+/// Number of parts in which a response is waited for; see [`answered`].
+const TIMEOUT_PARTS: u32 = 12;
 /// Pause between connection attempts while the database is away.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -78,6 +80,24 @@ async fn run_until_away(db: &Db) -> HeartbeatFailure {
     }
 }
 
+/// Waits up to `time` for a response of the database.
+///
+/// The time passes in parts, and a part that ends late counts no more than one that ends in time.
+/// So a process that gets too little processor time, and reads responses late, does not report
+/// its own delay as an outage of the database.
+async fn answered<T>(
+    response: impl Future<Output = T>,
+    time: Duration,
+) -> Result<T, HeartbeatFailure> {
+    let mut response = pin!(response);
+    for _ in 0..TIMEOUT_PARTS {
+        if let Ok(response) = timeout(time / TIMEOUT_PARTS, response.as_mut()).await {
+            return Ok(response);
+        }
+    }
+    Err(HeartbeatFailure::TimedOut)
+}
+
 /// A connection for heartbeats.
 struct HeartbeatConnection {
     client: Client,
@@ -96,9 +116,7 @@ impl Drop for AbortOnDrop {
 
 impl HeartbeatConnection {
     async fn connect(db: &Db) -> Result<Self, HeartbeatFailure> {
-        let connected = timeout(TIMEOUT, db.dedicated(NAME))
-            .await
-            .map_err(|_| HeartbeatFailure::TimedOut)?;
+        let connected = answered(db.dedicated(NAME), TIMEOUT).await?;
         let (client, connection) = connected.map_err(HeartbeatFailure::Unreachable)?;
         // The error of the connection is irrelevant; only its end matters.
         let driver = tokio::spawn(async move { drop(connection.await) });
@@ -112,11 +130,11 @@ impl HeartbeatConnection {
 
     async fn run(mut self, db: &Db) -> HeartbeatFailure {
         loop {
-            match timeout(TIMEOUT, self.client.simple_query("select 1")).await {
+            match answered(self.client.simple_query("select 1"), TIMEOUT).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) if error.is_closed() => return HeartbeatFailure::Closed,
                 Ok(Err(error)) => return HeartbeatFailure::Unreachable(error),
-                Err(_) => return HeartbeatFailure::TimedOut,
+                Err(failure) => return failure,
             }
             if db
                 .0
@@ -130,5 +148,37 @@ impl HeartbeatConnection {
                 () = sleep(INTERVAL) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use tokio::{sync::oneshot, task::yield_now};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(60);
+
+    #[tokio::test]
+    async fn missing_response_is_noticed_after_the_timeout() {
+        let started = Instant::now();
+        let outcome = answered(std::future::pending::<()>(), SHORT).await;
+        assert!(matches!(outcome, Err(HeartbeatFailure::TimedOut)));
+        assert!(started.elapsed() >= SHORT);
+    }
+
+    #[tokio::test]
+    async fn response_that_a_starved_process_reads_late_is_no_outage() {
+        let (send, response) = oneshot::channel();
+        // Blocks the only thread beyond the timeout before the task with the response runs.
+        tokio::spawn(async move {
+            thread::park_timeout(SHORT * 2);
+            yield_now().await;
+            send.send(()).unwrap();
+        });
+        let outcome = answered(response, SHORT).await;
+        assert!(matches!(outcome, Ok(Ok(()))), "{outcome:?}");
     }
 }
