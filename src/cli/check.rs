@@ -71,7 +71,7 @@ impl CheckCommand {
         let engine = serve::installed(&self.config)
             .and_then(|installed| installed.offer(serve::old_versions(&self.config)));
         let home = control.home();
-        let address = self.config.listen;
+        let address = self.config.api.listen;
         let free = can_bind(address).await;
         let extensions = match &engine {
             Ok(engines) => extensions(engines.default_engine()),
@@ -128,11 +128,11 @@ impl CheckCommand {
             namespaces(),
         ];
         findings.push(backups(&self.config).await);
-        if !self.config.db_listen.is_empty() {
+        if !self.config.databases.db_listen.is_empty() {
             findings.push(database_name(&self.config).await);
         }
-        if !self.config.edge_https_listen.is_empty() {
-            findings.push(service_names(&self.config.project_domain).await);
+        if !self.config.edge.edge_https_listen.is_empty() {
+            findings.push(service_names(&self.config.projects.project_domain).await);
         }
         findings
     }
@@ -215,9 +215,9 @@ fn running_control(control: &ControlOptions) -> Option<Db> {
 /// Checks whether clients reach databases by name: the host in connection strings resolves, and its
 /// port 5432, which the `supabase` CLI always uses, is open or free.
 async fn database_name(config: &Config) -> Requirement {
-    let default = || format!("pooler.{}", config.project_domain);
-    let host = config.db_host.clone().unwrap_or_else(default);
-    let checked = resolve_and_connect(&host, &config.db_listen).await;
+    let default = || format!("pooler.{}", config.projects.project_domain);
+    let host = config.databases.db_host.clone().unwrap_or_else(default);
+    let checked = resolve_and_connect(&host, &config.databases.db_listen).await;
     let (ok, detail) = match checked {
         Ok(detail) => (true, detail),
         Err(detail) => (false, detail),

@@ -37,24 +37,25 @@ impl DatabaseListeners {
     /// instead.
     pub(super) fn bind(config: &Config, defaults: ListenerDefaults) -> anyhow::Result<Self> {
         let mut taken = Vec::new();
-        let listeners = if defaults == ListenerDefaults::Local && config.db_listen.is_empty() {
-            let mut bind_near = |port| {
-                bind((Ipv4Addr::LOCALHOST, port).into(), "--db-listen").or_else(|_| {
-                    taken.push(port);
-                    bind((Ipv4Addr::LOCALHOST, 0).into(), "--db-listen")
-                })
+        let listeners =
+            if defaults == ListenerDefaults::Local && config.databases.db_listen.is_empty() {
+                let mut bind_near = |port| {
+                    bind((Ipv4Addr::LOCALHOST, port).into(), "--db-listen").or_else(|_| {
+                        taken.push(port);
+                        bind((Ipv4Addr::LOCALHOST, 0).into(), "--db-listen")
+                    })
+                };
+                vec![
+                    (bind_near(PORT)?, SessionKind::Direct),
+                    (bind_near(POOLER_PORT)?, SessionKind::Pooled),
+                ]
+            } else {
+                let bind_one = |address: &SocketAddr| {
+                    anyhow::Ok((bind(*address, "--db-listen")?, kind(config, *address)))
+                };
+                let configured = config.databases.db_listen.iter().map(bind_one);
+                configured.collect::<anyhow::Result<_>>()?
             };
-            vec![
-                (bind_near(PORT)?, SessionKind::Direct),
-                (bind_near(POOLER_PORT)?, SessionKind::Pooled),
-            ]
-        } else {
-            let bind_one = |address: &SocketAddr| {
-                anyhow::Ok((bind(*address, "--db-listen")?, kind(config, *address)))
-            };
-            let configured = config.db_listen.iter().map(bind_one);
-            configured.collect::<anyhow::Result<_>>()?
-        };
         Ok(Self {
             listeners,
             defaults,
@@ -66,11 +67,13 @@ impl DatabaseListeners {
 
     /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
-        if let (Some(cert), Some(key)) = (&config.db_tls_cert, &config.db_tls_key) {
+        if let (Some(cert), Some(key)) =
+            (&config.databases.db_tls_cert, &config.databases.db_tls_key)
+        {
             self.tls = Some(PostgresProxyTls::from_files(cert, key)?);
         } else if self.defaults == ListenerDefaults::Local {
             let (tls, authority) =
-                PostgresProxyTls::own_authority(home.dir(), &config.project_domain)?;
+                PostgresProxyTls::own_authority(home.dir(), &config.projects.project_domain)?;
             (self.tls, self.authority) = (Some(tls), Some(authority));
         }
         Ok(())
@@ -95,9 +98,10 @@ impl DatabaseListeners {
         let pooler_port = self.port(SessionKind::Pooled);
         let port = self.port(SessionKind::Direct).or(pooler_port)?;
         let host = config
+            .databases
             .db_host
             .clone()
-            .unwrap_or_else(|| format!("pooler.{}", config.project_domain));
+            .unwrap_or_else(|| format!("pooler.{}", config.projects.project_domain));
         Some(PublishedAddress {
             host,
             port,
@@ -123,7 +127,7 @@ impl DatabaseListeners {
 
 /// Returns the sessions of a configured address: those of the pooler's port are pooled.
 fn kind(config: &Config, address: SocketAddr) -> SessionKind {
-    if address.port() != 0 && address.port() == config.pooler_port {
+    if address.port() != 0 && address.port() == config.databases.pooler_port {
         SessionKind::Pooled
     } else {
         SessionKind::Direct

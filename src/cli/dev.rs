@@ -62,16 +62,16 @@ struct DevSession {
 impl DevCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut config = *self.config;
-        config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
+        config.projects.spare_clusters.get_or_insert(SPARE_CLUSTERS);
         provide_engine(&config).await?;
         let kits = KitProvision::of(&config);
         let files = DevFiles::new(&config.control.data_dir);
-        let scheme = if config.tls_cert.is_some() {
+        let scheme = if config.api.tls_cert.is_some() {
             "https"
         } else {
             "http"
         };
-        let project_domain = config.project_domain.clone();
+        let project_domain = config.projects.project_domain.clone();
         let mut running = serve::start(config, ListenerDefaults::Local).await?;
         // Not before: the start checks everything that it needs.
         kits.install().await;
@@ -123,10 +123,10 @@ impl KitProvision {
     /// Decides by the configuration: installed programs and upstreams are used as they are.
     fn of(config: &Config) -> Self {
         let home = config.control.home();
-        let shelf = KitShelf::new(config.services_dir.clone(), Home::kits_of(&home));
+        let shelf = KitShelf::new(config.services.services_dir.clone(), Home::kits_of(&home));
         let mut missing = Vec::new();
         for service in [Service::Rest, Service::Functions, Service::Pooler] {
-            let mut upstreams = config.upstream.iter();
+            let mut upstreams = config.services.upstream.iter();
             let has_upstream = upstreams.any(|upstream| upstream.service == service);
             if !has_upstream && matches!(shelf.find(service), Ok(None)) {
                 missing.push(InstallableProgram::Service(service));

@@ -35,17 +35,18 @@ impl ServiceListeners {
                 .map(|address| bind(*address, flag))
                 .collect::<anyhow::Result<Vec<_>>>()
         };
-        let https = if defaults == ListenerDefaults::Local && config.edge_https_listen.is_empty() {
-            let near = |port| bind((Ipv4Addr::LOCALHOST, port).into(), "--edge-https-listen");
-            vec![near(PORT).or_else(|_| near(0))?]
-        } else {
-            all(&config.edge_https_listen, "--edge-https-listen")?
-        };
-        let http = all(&config.edge_http_listen, "--edge-http-listen")?;
+        let https =
+            if defaults == ListenerDefaults::Local && config.edge.edge_https_listen.is_empty() {
+                let near = |port| bind((Ipv4Addr::LOCALHOST, port).into(), "--edge-https-listen");
+                vec![near(PORT).or_else(|_| near(0))?]
+            } else {
+                all(&config.edge.edge_https_listen, "--edge-https-listen")?
+            };
+        let http = all(&config.edge.edge_http_listen, "--edge-http-listen")?;
         Ok(Self {
             https,
             http,
-            ask: all(&config.edge_ask_listen, "--edge-ask-listen")?,
+            ask: all(&config.edge.edge_ask_listen, "--edge-ask-listen")?,
             defaults,
             wildcard: None,
         })
@@ -53,18 +54,18 @@ impl ServiceListeners {
 
     /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
-        self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
+        self.wildcard = match (&config.edge.edge_tls_cert, &config.edge.edge_tls_key) {
             (Some(cert), Some(key)) => Some(WildcardCertificate::from_files(cert, key)?),
-            _ if config.edge_acme_wildcard => None,
+            _ if config.edge.edge_acme_wildcard => None,
             _ if self.defaults == ListenerDefaults::Local => Some(
-                WildcardCertificate::own_authority(home.dir(), &config.project_domain)?,
+                WildcardCertificate::own_authority(home.dir(), &config.projects.project_domain)?,
             ),
             _ => None,
         };
-        if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {
+        if self.wildcard.is_none() && !config.edge.edge_acme_wildcard && !self.https.is_empty() {
             tracing::warn!(
                 "neither --edge-tls-cert nor --edge-acme-wildcard is set: hosts under {} are not served, only custom hostnames are",
-                config.project_domain
+                config.projects.project_domain
             );
         }
         Ok(())

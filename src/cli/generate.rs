@@ -10,7 +10,8 @@ use crate::{
         endpoints,
         reference::{settings::settings, tables},
     },
-    cli::definition,
+    app::config,
+    cli::command_line,
     platform::{context::PublishedLinks, http::openapi::document},
 };
 
@@ -28,6 +29,7 @@ pub(super) struct GenerateCommand {
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let document =
         serde_json::to_string_pretty(&document(endpoints::all(), &PublishedLinks::default()))?;
+    let server_settings = command_line::settings();
     let mut files = vec![
         ("generated/openapi.json".into(), document + "\n"),
         ("docs/reference/endpoints.md".into(), tables::endpoints()),
@@ -40,7 +42,15 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         ("docs/reference/settings.md".into(), settings()),
         (
             "docs/reference/configuration.md".into(),
-            tables::configuration(&definition()),
+            config::reference(&server_settings),
+        ),
+        (
+            "docs/reference/gantry.toml".into(),
+            config::example(&server_settings),
+        ),
+        (
+            "generated/server-config.schema.json".into(),
+            serde_json::to_string_pretty(&config::schema(&server_settings))? + "\n",
         ),
     ];
     files.extend(

@@ -6,6 +6,7 @@ mod audit;
 mod backup;
 mod branch;
 mod check;
+mod command_line;
 mod config;
 mod control;
 mod databases;
@@ -29,13 +30,15 @@ mod project;
 mod recover;
 mod secret;
 mod serve;
+mod server_config;
 mod service;
 mod snippet;
+mod status;
 mod token;
 mod upstream;
 mod with_postgres;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use gantry_node::{
@@ -43,6 +46,7 @@ use gantry_node::{
     services::launch::ServiceLaunchPlan,
 };
 
+use self::{command_line::CommandLine, serve::LoadedConfig};
 use crate::{app::config::Config, control::services};
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.
@@ -56,6 +60,11 @@ use crate::{app::config::Config, control::services};
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    /// Configuration file (TOML) with settings for which neither flag nor variable is given.
+    /// `gantry server-config example` prints one with every setting.
+    #[arg(long, env = "GANTRY_CONFIG", global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,6 +73,11 @@ enum Command {
     Dev(dev::DevCommand),
     /// Start the server for production.
     Serve(Box<Config>),
+    /// Show nodes, projects by state, open work, backups and certificates.
+    Status(status::StatusCommand),
+    /// Check, show and compare configuration files of the server.
+    #[command(subcommand)]
+    ServerConfig(server_config::ServerConfigCommand),
     /// Apply migrations to the control database.
     Migrate(admin::MigrateCommand),
     /// Manage users.
@@ -153,7 +167,10 @@ enum Command {
 
 /// Parses the command line, runs the command and returns its exit code.
 pub fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let line = CommandLine::of_process();
+    let parsed = line.parse().unwrap_or_else(|error| error.exit());
+    let values = parsed.values;
+    let Cli { command, config } = parsed.cli;
     if let Command::Launch(plan) = &command {
         // Must run before any thread starts: the confinement applies to this thread and to the
         // program that replaces it.
@@ -176,7 +193,16 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failure(Err::<(), _>(error)),
     };
-    let outcome = runtime.block_on(run(command));
+    let outcome = runtime.block_on(async {
+        match command {
+            Command::Serve(config) => {
+                let loaded = LoadedConfig::new(line, values);
+                Box::pin(serve::serve(*config, loaded)).await
+            }
+            Command::ServerConfig(command) => command.run(config),
+            other => run(other).await,
+        }
+    });
     // A blocking copy may still run; the next start removes its partial result.
     runtime.shutdown_background();
     failure(outcome)
@@ -188,7 +214,11 @@ impl Command {
     fn keeps_files(&self) -> bool {
         !matches!(
             self,
-            Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_) | Self::Config(_)
+            Self::Generate(_)
+                | Self::WithPostgres(_)
+                | Self::Check(_)
+                | Self::Config(_)
+                | Self::ServerConfig(_)
         )
     }
 }
@@ -196,7 +226,7 @@ impl Command {
 async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Dev(dev) => Box::pin(dev.run()).await,
-        Command::Serve(config) => Box::pin(serve::serve(*config)).await,
+        Command::Status(status) => status.run().await,
         Command::Migrate(migrate) => migrate.run().await,
         Command::User(user) => user.run().await,
         Command::Org(org) => org.run().await,
@@ -224,9 +254,11 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Service(service) => service.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
-        Command::Launch(_) | Command::LaunchService(_) | Command::LaunchUpgrade(_) => {
-            anyhow::bail!("a launcher must run before the runtime starts")
-        }
+        Command::Serve(_)
+        | Command::ServerConfig(_)
+        | Command::Launch(_)
+        | Command::LaunchService(_)
+        | Command::LaunchUpgrade(_) => anyhow::bail!("this command is run by `main`"),
     }
 }
 

@@ -11,7 +11,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use parking_lot::Mutex;
 use tracing_log::{AsLog, LogTracer};
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, reload};
 
 use self::operations::{MILLIS, Operations};
 pub use self::{
@@ -32,36 +32,66 @@ pub enum LogFormat {
     Json,
 }
 
+/// The filter of log lines, which can be replaced while the log is written.
+pub struct LogFilter {
+    replace: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
+}
+
+impl LogFilter {
+    /// Replaces the filter.
+    pub fn set(&self, filter: &str) -> Result<(), Error> {
+        let filter = parsed_filter(filter)?;
+        tracing_log::log::set_max_level(level(&filter));
+        (self.replace)(filter).context("replacing the log filter")
+    }
+}
+
+fn parsed_filter(filter: &str) -> Result<EnvFilter, Error> {
+    EnvFilter::try_new(filter).map_err(|error| Error::invalid("--log", error.to_string()))
+}
+
+/// Returns the highest level of messages of libraries that pass a filter.
+fn level(filter: &EnvFilter) -> tracing_log::log::LevelFilter {
+    let level = filter.max_level_hint().unwrap_or(LevelFilter::TRACE);
+    level.as_log()
+}
+
 /// Starts logging to standard error. Standard output is for the output of commands.
-pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
-    let filter =
-        EnvFilter::try_new(filter).map_err(|error| Error::invalid("--log", error.to_string()))?;
+pub fn log(filter: &str, format: LogFormat) -> Result<LogFilter, Error> {
+    let filter = parsed_filter(filter)?;
     // At debug level the driver logs statement parameters, among them password verifiers. No filter
     // may enable its messages.
-    let level = filter
-        .max_level_hint()
-        .unwrap_or(LevelFilter::TRACE)
-        .as_log();
     LogTracer::builder()
-        .with_max_level(level)
+        .with_max_level(level(&filter))
         .ignore_crate("tokio_postgres")
         .init()
         .context("starting the log")?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => tracing::subscriber::set_global_default(
-            lines
+    let (started, filter) = match format {
+        LogFormat::Text => {
+            let lines = lines
                 .with_ansi(std::io::stderr().is_terminal())
                 .with_target(false)
-                .finish(),
-        ),
-        LogFormat::Json => {
-            tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish())
+                .with_filter_reloading();
+            let handle = lines.reload_handle();
+            let replace: Box<dyn Fn(_) -> _ + Send + Sync> =
+                Box::new(move |filter| handle.reload(filter));
+            let started = tracing::subscriber::set_global_default(lines.finish());
+            (started, LogFilter { replace })
         }
-    }
-    .context("starting the log")
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true).with_filter_reloading();
+            let handle = lines.reload_handle();
+            let replace: Box<dyn Fn(_) -> _ + Send + Sync> =
+                Box::new(move |filter| handle.reload(filter));
+            let started = tracing::subscriber::set_global_default(lines.finish());
+            (started, LogFilter { replace })
+        }
+    };
+    started.context("starting the log")?;
+    Ok(filter)
 }
 
 /// All metrics. Handles are registered once.

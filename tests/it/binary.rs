@@ -25,6 +25,7 @@ mod recovery;
 mod refusals;
 mod secrets;
 mod serve;
+mod server_config;
 mod services;
 mod shut_out;
 mod wire;

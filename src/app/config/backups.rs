@@ -7,6 +7,7 @@ use std::{
 
 use clap::Args;
 
+use super::sections;
 use crate::{
     control::backups::state::BackupOptions,
     platform::object_store::{self, Place, PlaceError},
@@ -14,6 +15,7 @@ use crate::{
 
 /// Where backups are stored.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = sections::BACKUPS.heading)]
 pub struct BackupPlaceFlags {
     /// Object store for backups: `s3://bucket/prefix`, with the endpoint and the access key of
     /// `--logs-s3-…`. Servers with other control databases use other prefixes. Without it, backups
@@ -48,6 +50,7 @@ impl BackupPlaceFlags {
 
 /// Whether projects are backed up, and how long backups are kept.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = sections::BACKUPS.heading)]
 pub struct BackupFlags {
     /// Do not back up projects. Backups that exist are kept.
     #[arg(long, env = "GANTRY_NO_BACKUPS")]

@@ -5,10 +5,12 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use clap::Args;
 
+use super::sections;
 use crate::api::branches::BranchOptions;
 
 /// Limits of branches.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = sections::BRANCHES.heading)]
 pub struct BranchFlags {
     /// Days after which a branch is deleted that is not persistent, unless its creator chooses.
     #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]

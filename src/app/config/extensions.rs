@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::sections;
+
 /// A folder with further extensions for the engines of a major version, as `17=DIR`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtensionsFolder {
@@ -32,6 +34,7 @@ impl std::str::FromStr for ExtensionsFolder {
 
 /// Folders of the operator with further extensions.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = sections::PROJECTS.heading)]
 pub struct ExtensionOptions {
     /// Folder with further extensions for PostgreSQL of a major version: control files, SQL scripts
     /// and libraries, as `17=DIR`. Comma separated. The folder `extensions/17` of the data folder

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::sections;
 use crate::platform::object_store;
 
 /// Where log lines of projects are stored, and how long.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = sections::LOGS.heading)]
 pub struct LogFlags {
     /// Folder for log lines of projects. Default: `logs` in the data folder.
     #[arg(long, env = "GANTRY_LOGS_FOLDER", value_name = "DIR")]
@@ -18,6 +20,6 @@ pub struct LogFlags {
     pub logs_retention_days: u16,
 
     /// Object store for files of log lines, and of backups.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = sections::LOGS.heading)]
     pub store: object_store::Flags,
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::ConfigError;
+use super::{ConfigError, sections};
 use crate::control::{fleet::state::NodeSettings, projects::regions::Region};
 
 /// Longest name of a node, in bytes.
@@ -12,6 +12,7 @@ const NAME_BYTES_MAX: usize = 63;
 
 /// This machine among others that share the control database.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = sections::NODE.heading)]
 pub struct NodeOptions {
     /// Address for other nodes, which pass on requests about the projects of this one. Needs
     /// --database-url. The connections use mutual TLS. Disabled by default.

@@ -3,10 +3,12 @@
 use clap::Args;
 use gantry_node::{clusters::ResourceLimits, proc_files::MachineMemory};
 
+use super::sections;
 use crate::control::projects::sizes::{OfferedSize, SizeTable};
 
 /// Limits of projects. Those of memory and processes are of the smallest compute size.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = sections::PROJECTS.heading)]
 pub struct ProjectLimitFlags {
     /// Address space limit of one process of a project's server, in MB.
     #[arg(long, env = "GANTRY_PROJECT_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(256..=1_048_576), value_name = "MB")]

@@ -67,31 +67,34 @@ impl Config {
     /// Checks combinations of options that clap cannot check.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.node.check(self.control.database_url.is_some())?;
-        let plain = self.tls_cert.is_none();
-        if plain && !self.listen.ip().is_loopback() && self.trusted_proxies.is_empty() {
-            return Err(ConfigError::PlainHttp(self.listen));
+        let plain = self.api.tls_cert.is_none();
+        if plain && !self.api.listen.ip().is_loopback() && self.api.trusted_proxies.is_empty() {
+            return Err(ConfigError::PlainHttp(self.api.listen));
         }
         if let Some(open) = self
+            .databases
             .db_listen
             .iter()
-            .find(|address| !address.ip().is_loopback() && self.db_tls_cert.is_none())
+            .find(|address| !address.ip().is_loopback() && self.databases.db_tls_cert.is_none())
         {
             return Err(ConfigError::PlainDatabases(*open));
         }
         if let Some(open) = self
+            .edge
             .edge_ask_listen
             .iter()
             .find(|address| !address.ip().is_loopback())
         {
             return Err(ConfigError::OpenAsk(*open));
         }
-        if self.acme_dns_zone.is_some()
-            && self.acme_dns_server.is_none()
-            && self.acme_dns_hook.is_none()
+        if self.acme.acme_dns_zone.is_some()
+            && self.acme.acme_dns_server.is_none()
+            && self.acme.acme_dns_hook.is_none()
         {
             return Err(ConfigError::UnwrittenZone);
         }
         let postgres = self
+            .rate_limits
             .limits_url
             .as_ref()
             .is_some_and(|url| url.expose_secret() == "postgres");
@@ -99,6 +102,7 @@ impl Config {
             return Err(ConfigError::NothingShared);
         }
         let public = self
+            .api
             .public_url
             .as_ref()
             .map(|url| url::Url::parse(url).map_err(|_| ConfigError::NotAnOrigin))
@@ -110,7 +114,10 @@ impl Config {
         }
         let host = public.as_ref().and_then(url::Url::host_str);
         if host.is_some_and(|host| {
-            host.ends_with(&format!(".{}", self.project_domain.to_ascii_lowercase()))
+            host.ends_with(&format!(
+                ".{}",
+                self.projects.project_domain.to_ascii_lowercase()
+            ))
         }) {
             return Err(ConfigError::AmongProjects);
         }
@@ -121,21 +128,27 @@ impl Config {
 
     /// The public URL without a slash at the end.
     pub fn public_url(&self) -> Option<String> {
-        self.public_url
+        self.api
+            .public_url
             .as_ref()
             .map(|url| url.trim_end_matches('/').to_owned())
     }
 
     /// Lifetime of OAuth access tokens.
     pub fn oauth_access_life(&self) -> TimeDelta {
-        TimeDelta::minutes(self.oauth_access_life)
+        TimeDelta::minutes(self.api.oauth_access_life)
     }
 
     /// The store of the rate-limit counters.
     pub fn counting(&self) -> rate_limits::Options {
-        let url = match self.limits_url.as_ref().map(ExposeSecret::expose_secret) {
+        let url = match self
+            .rate_limits
+            .limits_url
+            .as_ref()
+            .map(ExposeSecret::expose_secret)
+        {
             Some("memory") => None,
-            Some(_) => self.limits_url.clone(),
+            Some(_) => self.rate_limits.limits_url.clone(),
             // Other processes may use the control database too.
             None => self
                 .control
@@ -145,7 +158,7 @@ impl Config {
         };
         rate_limits::Options {
             url,
-            deadline: Duration::from_millis(self.limits_deadline_ms),
+            deadline: Duration::from_millis(self.rate_limits.limits_deadline_ms),
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc};
 
-use anyhow::Context;
-use gantry_base::clock::{Clock, Entropy};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    net::tls,
+};
 use gantry_node::{
     clusters::{ControlGroups, Home, Location, Resources, server::Host},
     engines::{
@@ -12,10 +14,7 @@ use gantry_node::{
     },
     supervisor::{Account, Launcher, namespaces_available, sandbox_available},
 };
-use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 
 use crate::{
@@ -53,8 +52,8 @@ impl Listeners {
         config: &Config,
         defaults: ListenerDefaults,
     ) -> anyhow::Result<Self> {
-        let api = TcpListener::from_std(bind(config.listen, "--listen")?)?;
-        let admin = match config.admin_listen {
+        let api = TcpListener::from_std(bind(config.api.listen, "--listen")?)?;
+        let admin = match config.api.admin_listen {
             Some(address) => Some(TcpListener::from_std(bind(address, "--admin-listen")?)?),
             None => None,
         };
@@ -62,7 +61,7 @@ impl Listeners {
             Some(address) => Some(TcpListener::from_std(bind(address, "--fleet-listen")?)?),
             None => None,
         };
-        let operator = match &config.operator_socket {
+        let operator = match &config.api.operator_socket {
             Some(file) => Some(operator_socket(file)?),
             None => None,
         };
@@ -74,7 +73,7 @@ impl Listeners {
             databases: DatabaseListeners::bind(config, defaults)?,
             services: ServiceListeners::bind(config, defaults)?,
             fleet,
-            tls: tls(config)?,
+            tls: api_tls(config)?,
         })
     }
 }
@@ -98,7 +97,7 @@ impl Machine {
         // Fails before anything is written.
         installed.clone().offer(old_versions(config))?;
         let launcher = Launcher {
-            sandbox: !config.unsafe_no_sandbox && sandbox_available(),
+            sandbox: !config.projects.unsafe_no_sandbox && sandbox_available(),
             ..Launcher::default()
         };
         let account = Account::for_servers()?;
@@ -111,7 +110,7 @@ impl Machine {
             Location::confirm(home.dir())?;
             home
         };
-        let options = layout_options(home.dir(), &config.extensions);
+        let options = layout_options(home.dir(), &config.projects.extensions);
         let laid_out = installed.clone().laid_out(&options, &Entropy::system());
         if let Err(error) = laid_out.remove_unused_layouts(&options, Clock::system().now().into()) {
             tracing::warn!(%error, "unused layouts of engines were not removed");
@@ -153,22 +152,15 @@ fn operator_socket(file: &Path) -> anyhow::Result<operator_api::Socket> {
     })
 }
 
-/// Loads the TLS certificate of the API, if configured.
-fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
-    let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) else {
+/// Loads the TLS certificate of the API, if configured. It is reloaded when its files change.
+fn api_tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+    let (Some(cert), Some(key)) = (&config.api.tls_cert, &config.api.tls_key) else {
         return Ok(None);
     };
-    let unreadable = |file: &Path| format!("cannot read {}", file.display());
-    let chain = CertificateDer::pem_file_iter(cert)
-        .with_context(|| unreadable(cert))?
-        .collect::<Result<Vec<_>, _>>();
-    let key = PrivateKeyDer::from_pem_file(key).with_context(|| unreadable(key))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut server = ServerConfig::builder_with_provider(provider)
+    let mut server = ServerConfig::builder_with_provider(tls::provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain.with_context(|| unreadable(cert))?, key)
-        .context("the certificate and the private key do not match")?;
+        .with_cert_resolver(tls::from_files(cert, key)?);
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Some(Arc::new(server)))
 }
@@ -215,8 +207,8 @@ pub(in crate::cli) fn control_engine(
 /// is unusable without a sandbox.
 pub(in crate::cli) fn old_versions(config: &Config) -> OldVersions {
     match (
-        sandbox_available() || config.unsafe_no_sandbox,
-        config.allow_postgres_15,
+        sandbox_available() || config.projects.unsafe_no_sandbox,
+        config.projects.allow_postgres_15,
     ) {
         (false, _) => OldVersions::Unusable,
         (true, true) => OldVersions::Offered,
@@ -226,8 +218,9 @@ pub(in crate::cli) fn old_versions(config: &Config) -> OldVersions {
 
 /// Returns the resource limits of projects, with control groups if the kernel permits them.
 fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
-    let groups = ControlGroups::find(home.dir(), config.cgroup_parent.as_deref());
+    let groups = ControlGroups::find(home.dir(), config.projects.cgroup_parent.as_deref());
     if let Some(parent) = config
+        .projects
         .cgroup_parent
         .as_deref()
         .filter(|_| !groups.enforced())
@@ -239,7 +232,7 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
         );
     }
     Ok(Resources::new(
-        config.project_limits.resource_limits(),
+        config.projects.project_limits.resource_limits(),
         groups,
     ))
 }

@@ -1,12 +1,15 @@
 //! `gantry serve`: startup and graceful shutdown of the server. `gantry dev` uses the same code.
 
 mod admin;
+mod loaded_config;
 mod machine;
 mod running;
 mod settings;
 mod startup;
 
+use self::running::ReceivedSignal;
 pub(super) use self::{
+    loaded_config::LoadedConfig,
     machine::{installed, layout_options, old_versions},
     running::{ClusterShutdown, DatabaseEndpoints, Running},
     startup::start,
@@ -15,7 +18,7 @@ use crate::{app::config::Config, cli::listeners::ListenerDefaults};
 
 /// Runs the server until SIGINT or SIGTERM. Project clusters keep running; the next start adopts
 /// them.
-pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
+pub(super) async fn serve(config: Config, mut loaded: LoadedConfig) -> anyhow::Result<()> {
     let mut running = start(config, ListenerDefaults::None).await?;
     for address in &running.databases.addresses {
         tracing::info!(%address, "accepting database connections");
@@ -24,7 +27,9 @@ pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
         tracing::info!(%address, "accepting requests to project services");
     }
     tracing::info!(address = %running.address, "listening");
-    running.wait().await;
+    while running.next_signal().await == ReceivedSignal::Reload {
+        loaded.reload(&running.log_filter);
+    }
     tracing::info!("stopping; waiting for requests in flight");
     running.stop(ClusterShutdown::Leave).await
 }

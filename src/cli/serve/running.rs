@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::App,
     control::{installation, projects::lease, services},
+    platform::telemetry::LogFilter,
 };
 
 /// A running server.
@@ -35,6 +36,7 @@ pub(in crate::cli) struct Running {
     /// Present if this process saves its rate limit counters in the data folder.
     pub(super) counters_lock: Option<File>,
     pub(super) signals: ShutdownSignals,
+    pub(super) log_filter: LogFilter,
 }
 
 /// The control cluster, restarted when its server exits unexpectedly.
@@ -80,10 +82,21 @@ pub(in crate::cli) struct DatabaseEndpoints {
     pub(in crate::cli) authority: Option<PathBuf>,
 }
 
-/// SIGTERM and SIGINT. Registered before startup, so that a signal during startup is not lost.
+/// A signal that the operator sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum ReceivedSignal {
+    /// SIGTERM or SIGINT.
+    Stop,
+    /// SIGHUP.
+    Reload,
+}
+
+/// SIGTERM, SIGINT and SIGHUP. Registered before startup, so that a signal during startup is not
+/// lost.
 pub(super) struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl ShutdownSignals {
@@ -91,10 +104,20 @@ impl ShutdownSignals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 
     /// Waits for the next signal.
+    pub(super) async fn next(&mut self) -> ReceivedSignal {
+        tokio::select! {
+            _ = self.terminate.recv() => ReceivedSignal::Stop,
+            _ = self.interrupt.recv() => ReceivedSignal::Stop,
+            _ = self.hangup.recv() => ReceivedSignal::Reload,
+        }
+    }
+
+    /// Waits for a signal to stop.
     pub(super) async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -118,9 +141,14 @@ pub(in crate::cli) enum ClusterShutdown {
 }
 
 impl Running {
-    /// Waits for a shutdown signal.
+    /// Waits for the next signal.
+    pub(in crate::cli) async fn next_signal(&mut self) -> ReceivedSignal {
+        self.signals.next().await
+    }
+
+    /// Waits for a signal. The end of a terminal sends SIGHUP.
     pub(in crate::cli) async fn wait(&mut self) {
-        self.signals.recv().await;
+        self.signals.next().await;
     }
 
     /// Finishes requests in flight, then stops background tasks and the control cluster.

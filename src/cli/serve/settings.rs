@@ -70,7 +70,7 @@ pub(super) fn issuer(
     defaults: ListenerDefaults,
     address: SocketAddr,
 ) -> Option<String> {
-    let scheme = if config.tls_cert.is_some() {
+    let scheme = if config.api.tls_cert.is_some() {
         "https"
     } else {
         "http"
@@ -90,49 +90,53 @@ fn from_config(
 ) -> anyhow::Result<Settings> {
     Ok(Settings {
         transport: Transport {
-            tls: config.tls_cert.is_some(),
-            trusted_proxies: config.trusted_proxies.clone(),
-            client_header: config.client_address_header.clone(),
+            tls: config.api.tls_cert.is_some(),
+            trusted_proxies: config.api.trusted_proxies.clone(),
+            client_header: config.api.client_address_header.clone(),
         },
-        project_domain: config.project_domain.clone(),
+        project_domain: config.projects.project_domain.clone(),
         databases,
         links: PublishedLinks {
-            terms: config.terms_url.clone(),
-            pricing: config.pricing_url.clone(),
+            terms: config.api.terms_url.clone(),
+            pricing: config.api.pricing_url.clone(),
         },
         node: identity(&home.dir().join("node"), || entropy.uuid())?,
         own_database: config.control.database_url.is_none(),
-        project_uid_base: config.project_uid_base,
-        new_table_grants: config.new_table_grants,
+        project_uid_base: config.projects.project_uid_base,
+        new_table_grants: config.projects.new_table_grants,
         prepared: WarmPoolSize {
-            folders: config.warm_clusters,
-            servers: config.spare_clusters.unwrap_or(0),
+            folders: config.projects.warm_clusters,
+            servers: config.projects.spare_clusters.unwrap_or(0),
         },
         idle_pause_after: config
+            .projects
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
-        hold: TimeDelta::days(config.hold.deleted_project_days.into()),
-        compute_sizes: config.project_limits.size_table(),
-        project_disk_choice_max: config.project_limits.project_disk_choice_max(),
+        hold: TimeDelta::days(config.projects.hold.deleted_project_days.into()),
+        compute_sizes: config.projects.project_limits.size_table(),
+        project_disk_choice_max: config.projects.project_limits.project_disk_choice_max(),
         branches: config.branches.options(),
         backups: config.backups.options(&config.logs.store)?,
         fleet: config.node.settings(fleet),
         counting: config.counting(),
-        dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
+        dns: Arc::new(DnsResolver::new(&config.acme.dns_resolver)?),
         authority: authority(config)?,
         service_proxy: service_proxy::Options {
-            upstreams: config.upstream.iter().cloned().collect(),
-            check_keys: config.edge_check_keys,
-            underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
+            upstreams: config.services.upstream.iter().cloned().collect(),
+            check_keys: config.edge.edge_check_keys,
+            underscore_headers: config.edge.edge_underscore_headers == UnderscoreHeaders::Pass,
             ..service_proxy::Options::default()
         },
         services: ServiceOptions {
-            shelf: KitShelf::new(config.services_dir.clone(), Home::kits_of(home.dir())),
+            shelf: KitShelf::new(
+                config.services.services_dir.clone(),
+                Home::kits_of(home.dir()),
+            ),
             launcher: Launcher {
-                sandbox: !config.unsafe_no_sandbox && sandbox_available(),
+                sandbox: !config.projects.unsafe_no_sandbox && sandbox_available(),
                 ..Launcher::default()
             },
-            egress: config.functions_egress_ports.clone(),
+            egress: config.services.functions_egress_ports.clone(),
         },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,
@@ -150,21 +154,21 @@ fn from_config(
             ..logs::Options::default()
         },
         log_drains: log_drains::Options {
-            outbound: OutboundPolicy::new(config.log_drain_networks.clone()),
-            datadog_url: config.log_drain_datadog_url.clone(),
+            outbound: OutboundPolicy::new(config.log_drains.log_drain_networks.clone()),
+            datadog_url: config.log_drains.log_drain_datadog_url.clone(),
         },
     })
 }
 
 /// Returns the certificate authority of custom hostnames, if configured.
 fn authority(config: &Config) -> anyhow::Result<Option<CertificateAuthority>> {
-    let Some(directory) = config.acme_directory.clone() else {
+    let Some(directory) = config.acme.acme_directory.clone() else {
         return Ok(None);
     };
     let writer = match (
-        config.acme_dns_server,
-        &config.acme_dns_key,
-        &config.acme_dns_hook,
+        config.acme.acme_dns_server,
+        &config.acme.acme_dns_key,
+        &config.acme.acme_dns_hook,
     ) {
         (Some(server), Some(key), _) => {
             Some(zone::ZoneWriter::Update(server, zone::TsigKey::read(key)?))
@@ -173,6 +177,7 @@ fn authority(config: &Config) -> anyhow::Result<Option<CertificateAuthority>> {
         _ => None,
     };
     let zone = config
+        .acme
         .acme_dns_zone
         .as_deref()
         .zip(writer)
@@ -180,20 +185,20 @@ fn authority(config: &Config) -> anyhow::Result<Option<CertificateAuthority>> {
         .transpose()?;
     Ok(Some(CertificateAuthority {
         directory,
-        root: config.acme_root.clone(),
-        contact: config.acme_contact.clone(),
-        issuer: config.acme_issuer.clone(),
+        root: config.acme.acme_root.clone(),
+        contact: config.acme.acme_contact.clone(),
+        issuer: config.acme.acme_issuer.clone(),
         zone,
-        wildcard: config.edge_acme_wildcard,
+        wildcard: config.edge.edge_acme_wildcard,
     }))
 }
 
 /// Returns the external OpenID Connect provider, if configured.
 fn provider(config: &Config) -> anyhow::Result<Option<OidcProvider>> {
     let (Some(issuer), Some(client_id), Some(file)) = (
-        &config.oidc_issuer,
-        &config.oidc_client_id,
-        &config.oidc_client_secret,
+        &config.sign_in.oidc_issuer,
+        &config.sign_in.oidc_client_id,
+        &config.sign_in.oidc_client_secret,
     ) else {
         return Ok(None);
     };
@@ -203,8 +208,8 @@ fn provider(config: &Config) -> anyhow::Result<Option<OidcProvider>> {
         issuer: issuer.clone(),
         client_id: client_id.clone(),
         client_secret: secret.into(),
-        name: config.oidc_name.clone(),
-        domains: config.oidc_email_domains.clone(),
+        name: config.sign_in.oidc_name.clone(),
+        domains: config.sign_in.oidc_email_domains.clone(),
     };
     Ok(Some(OidcProvider::new(options)?))
 }

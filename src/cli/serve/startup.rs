@@ -41,7 +41,7 @@ pub(in crate::cli) async fn start(
     defaults: ListenerDefaults,
 ) -> anyhow::Result<Running> {
     let mut signals = ShutdownSignals::register()?;
-    telemetry::log(&config.log, config.log_format)?;
+    let log_filter = telemetry::log(&config.process_log.log, config.process_log.log_format)?;
     config.check()?;
     let mut listeners = Listeners::bind(&config, defaults)?;
     let machine = Machine::prepare(&config)?;
@@ -127,6 +127,7 @@ pub(in crate::cli) async fn start(
         home,
         counters_lock,
         signals,
+        log_filter,
     })
 }
 
