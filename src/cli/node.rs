@@ -181,7 +181,8 @@ async fn list(common: &CommandOptions) -> anyhow::Result<()> {
     })
 }
 
-fn line(node: &Node) -> String {
+/// Returns one line about a node.
+pub(super) fn line(node: &Node) -> String {
     let state = match node.down_since {
         Some(since) => format!("down since {}", since.format("%Y-%m-%d %H:%M:%S")),
         None => node.state.name().to_owned(),

@@ -27,6 +27,7 @@ pub mod load;
 pub mod objects;
 pub(in crate::control) mod project_files;
 pub mod recovery;
+pub mod status;
 pub mod verification;
 
 use std::time::Duration;

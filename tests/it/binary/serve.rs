@@ -212,3 +212,23 @@ fn shutdown_finishes_requests_in_flight() {
     assert_eq!(gantry.ended().code(), Some(0), "{}", gantry.log());
     assert!(machine.postmaster("control").is_none());
 }
+
+#[test]
+fn status_shows_nodes_projects_and_backups() {
+    let machine = Machine::new();
+    let gantry = machine.dev(&[]);
+    let project = gantry.create("shown");
+    gantry.healthy(&project);
+    let status = machine.json(&["status"]);
+    assert_eq!(status["nodes"][0]["state"], "ready");
+    let healthy = json!([{"status": "ACTIVE_HEALTHY", "count": 1}]);
+    assert_eq!(status["projects"], healthy);
+    assert_eq!(status["faulty"], json!([]));
+    let text = machine.run(&["status", "--check"]);
+    assert!(text.status.success(), "{text:?}");
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("1  ACTIVE_HEALTHY") && text.contains("\nBackups\n"),
+        "{text}"
+    );
+}
