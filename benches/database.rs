@@ -159,6 +159,7 @@ impl Bench {
             oauth: gantry::api::oauth::OAuthSettings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),
+            outbound: gantry_base::net::outbound::OutboundPolicy::default(),
             log_drains: gantry::api::log_drains::Options::default(),
             compute_sizes: gantry::control::projects::sizes::SizeTable::default(),
             project_disk_choice_max: 0,

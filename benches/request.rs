@@ -155,6 +155,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         oauth: gantry::api::oauth::OAuthSettings::default(),
         provider: None,
         logs: gantry::api::logs::Options::default(),
+        outbound: gantry_base::net::outbound::OutboundPolicy::default(),
         log_drains: gantry::api::log_drains::Options::default(),
         compute_sizes: gantry::control::projects::sizes::SizeTable::default(),
         project_disk_choice_max: 0,

@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use crate::{
     api::{
         accounts, audit_log, backups, branches, data_api, database, database_access, domains,
-        function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
-        project_config, project_settings, projects, rate_limits, reference, service_settings,
-        signing_keys, snippets, sso_providers, storage_buckets, temporary_access, third_party_auth,
-        tokens,
+        function_secrets, functions, keys, log_drains, logs, oauth, organizations, outbound_hosts,
+        planned, project_config, project_settings, projects, rate_limits, reference,
+        service_settings, signing_keys, snippets, sso_providers, storage_buckets, temporary_access,
+        third_party_auth, tokens,
     },
     platform::{
         access::Access,
@@ -66,6 +66,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         log_drains::operations::ENDPOINTS,
         reference::operations::ENDPOINTS,
         rate_limits::ENDPOINTS,
+        outbound_hosts::ENDPOINTS,
         tokens::operations::ENDPOINTS,
         audit_log::ENDPOINTS,
         oauth::operations::ENDPOINTS,

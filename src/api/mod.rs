@@ -17,6 +17,7 @@ pub mod log_drains;
 pub mod logs;
 pub mod oauth;
 pub mod organizations;
+mod outbound_hosts;
 pub(crate) mod path;
 pub mod planned;
 pub mod project_config;

@@ -7,6 +7,7 @@ use std::{future::ready, ops::Deref, sync::Arc, time::Duration};
 
 use gantry_base::{
     clock::{Clock, Entropy},
+    net::outbound::OutboundPolicy,
     repeat,
 };
 use gantry_node::{cluster_driver::ClusterDriver, clusters::Home};
@@ -95,6 +96,8 @@ pub struct Settings {
     pub provider: Option<Arc<OidcProvider>>,
     /// Storage of log lines.
     pub logs: logs::Options,
+    /// Networks for requests to addresses that customers choose.
+    pub outbound: OutboundPolicy,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
     /// Compute sizes that projects can have.
@@ -118,6 +121,7 @@ impl Settings {
             links: self.links,
             node: self.node,
             sealing: self.sealing,
+            outbound: self.outbound,
             public_url: self.public_url,
         };
         let control = ControlSettings {
@@ -132,7 +136,6 @@ impl Settings {
             service_proxy: self.service_proxy,
             services: self.services,
             dns: self.dns,
-            outbound: self.log_drains.outbound.clone(),
             authority: self.authority,
             compute_sizes: self.compute_sizes,
             project_disk_choice_max: self.project_disk_choice_max,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use gantry_base::{ids::ProjectRef, net::outbound::OutboundPolicy};
+use gantry_base::ids::ProjectRef;
 use gantry_node::{
     cluster_driver::ClusterDriver,
     clusters::{Home, Location},
@@ -75,8 +75,6 @@ pub struct ControlSettings {
     pub services: ServiceOptions,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
-    /// Networks for requests to addresses that customers choose.
-    pub outbound: OutboundPolicy,
     /// The certificate authority of custom hostnames.
     pub authority: Option<CertificateAuthority>,
     /// Compute sizes that projects can have.

@@ -5,13 +5,17 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
-use gantry_base::clock::{Clock, Entropy};
+use gantry_base::{
+    clock::{Clock, Entropy},
+    net::outbound::OutboundPolicy,
+};
 use parking_lot::RwLock;
 use uuid::Uuid;
 
 use super::{
     access::Directory,
     http::{forwarding::RequestForwarder, transport::Transport},
+    outbound::OutboundClient,
     rate_limits::RateLimiter,
     tables::{Cache, Table, Task},
     telemetry::{Metrics, RequestLog},
@@ -31,6 +35,8 @@ pub struct PlatformSettings {
     pub node: Uuid,
     /// The key that encrypts secrets in the control database.
     pub sealing: SealingKey,
+    /// Networks for requests to addresses that customers choose.
+    pub outbound: OutboundPolicy,
     /// Scheme, host and port by which clients reach this server, without a slash at the end. OAuth
     /// needs it: an issuer taken from the `Host` field would be chosen by the sender.
     pub public_url: Option<String>,
@@ -76,6 +82,8 @@ pub struct PlatformState {
     pub directory: Directory,
     /// Rate limits.
     pub limits: RateLimiter,
+    /// Requests to other servers.
+    pub outbound: OutboundClient,
     /// Counters and durations, for Prometheus.
     pub metrics: Metrics,
     /// Answered requests that name a project, until they are written to its logs.
@@ -116,6 +124,8 @@ impl PlatformContext {
         limits: RateLimiter,
         metrics: Metrics,
     ) -> Self {
+        let policy = settings.outbound.clone();
+        let outbound = OutboundClient::new(policy, db.clone(), clock.clone(), &metrics);
         let state = Arc::new(PlatformState {
             settings,
             clock,
@@ -123,6 +133,7 @@ impl PlatformContext {
             db,
             directory,
             limits,
+            outbound,
             metrics,
             request_log: RequestLog::default(),
             forwarder: OnceLock::new(),
@@ -187,6 +198,9 @@ impl PlatformState {
 impl ChangeListener for PlatformState {
     fn invalidate(&self, cache: Cache) {
         self.directory.invalidate(cache);
+        if cache == Cache::OutboundHosts {
+            self.outbound.invalidate();
+        }
     }
 
     fn wake(&self, task: Task) {
@@ -197,5 +211,6 @@ impl ChangeListener for PlatformState {
 
     fn set_subscribed(&self, subscribed: bool) {
         self.directory.set_trusted(subscribed);
+        self.outbound.set_trusted(subscribed);
     }
 }

@@ -1,5 +1,6 @@
 //! How any operation is served: HTTP, access decisions, rate limits, audit log, notifications,
-//! telemetry, errors, the control database and object storage. Knows no resource.
+//! telemetry, errors, the control database, object storage and
+//! requests to other servers. Knows no resource.
 
 pub mod access;
 pub mod audit;
@@ -13,6 +14,7 @@ pub mod http;
 pub mod names;
 pub mod notifications;
 pub mod object_store;
+pub mod outbound;
 pub mod random_secret;
 pub mod rate_limits;
 pub mod sealing;

@@ -34,6 +34,8 @@ pub enum Cache {
     Functions,
     /// Nodes of projects.
     ProjectNodes,
+    /// Hosts that requests of organizations and projects may go to.
+    OutboundHosts,
 }
 
 /// A background task that reacts to notifications.
@@ -245,6 +247,8 @@ tables! {
     BackupSchedules = "backup_schedules", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Keys of backups.
     BackupKeys = "backup_keys", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Hosts that requests of organizations and projects may go to.
+    OutboundHosts = "outbound_hosts", PUBLISHED, &[Cache::OutboundHosts], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

@@ -65,6 +65,7 @@ async fn begin(request: SignInRequest) -> Result<PageResponse, Error> {
     let secret = SessionSecret::generate(&context.entropy);
     let address = provider
         .authorization_url(
+            &context.outbound,
             &SignInFlow::of(secret.clone()),
             &redirect_uri(&request),
             context.clock.ticks(),
@@ -103,6 +104,7 @@ async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
     let now = context.clock.now();
     let Some(person) = provider
         .exchange_code(
+            &context.outbound,
             &journey,
             code.to_owned(),
             &redirect_uri(request),

@@ -101,7 +101,7 @@ export default async function (server, tally) {
     });
     await tally.scenario('s3: a log drain writes every acknowledged line over kill -9 of gantry and of the store', async () => {
       await boto('make');
-      const drains = ['--log-drain-networks', '127.0.0.0/8'];
+      const drains = ['--outbound-networks', '127.0.0.0/8'];
       let gantry = await start({ flags: drains });
       try {
         const made = await call(gantry, 'POST', '/v1/projects', { name: 'd', organization_slug: gantry.organization, db_pass: 'x'.repeat(20) });

@@ -34,6 +34,7 @@ mod members;
 mod model;
 mod oauth;
 mod organizations;
+mod outbound;
 mod pausing;
 mod platform_database;
 mod pool;

@@ -5,6 +5,7 @@
 //! the notice.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::ids::ProjectId;
 use serde_json::{Value, json};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -12,7 +13,10 @@ use uuid::Uuid;
 use super::notify;
 use crate::{
     api::{context::ApiContext, projects::timestamp},
-    platform::error::{Context, Error},
+    platform::{
+        error::{Context, Error},
+        outbound::UrlOwner,
+    },
 };
 
 /// Notices of one pass.
@@ -88,7 +92,7 @@ async fn record(context: &ApiContext) -> Result<(), Error> {
 async fn send(context: &ApiContext) -> Result<(), Error> {
     let now = context.clock.now();
     let sql = "select b.id, b.notify_url, b.announce_attempts, b.announced_end, b.announced_lead_secs, b.expires_at, \
-               c.ref, p.ref, b.name, b.status \
+               c.ref, p.ref, b.name, b.status, p.id \
                from branches b join projects c on c.id = b.project_id \
                join projects p on p.id = b.parent_id \
                where b.announce_at <= $1 and c.node = $2 order by b.announce_at limit $3";
@@ -102,7 +106,8 @@ async fn send(context: &ApiContext) -> Result<(), Error> {
         let outcome = match row.get::<_, Option<&str>>(1) {
             Some(url) => {
                 let (id, body) = message(row);
-                notify::send(context, url, &id, &body).await
+                let owner = UrlOwner::Project(ProjectId(row.get(10)));
+                notify::send(context, owner, url, (&id, &body)).await
             }
             // Removed meanwhile.
             None => Ok(()),

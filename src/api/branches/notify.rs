@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use gantry_base::{
-    net::http_client::{HttpClient, RequestError},
-    repeat::Backoff,
-};
+use gantry_base::{ids::ProjectId, repeat::Backoff};
 use http::{Method, Request, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
@@ -20,7 +17,10 @@ use url::Url;
 use super::runs::{self, RunStep};
 use crate::{
     api::{context::ApiContext, projects::timestamp},
-    platform::error::{Context, Error},
+    platform::{
+        error::{Context, Error},
+        outbound::{OutboundError, UrlOwner, uses::BRANCH_NOTIFICATION},
+    },
 };
 
 /// Notifications of one pass.
@@ -29,15 +29,11 @@ const BATCH: i64 = 20;
 pub(super) const ATTEMPTS_MAX: i32 = 6;
 /// Pauses after failed attempts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_mins(4));
-/// Timeout of a request with its response.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of a response. Its content is not used.
-const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
 /// Sends the notifications about finished runs that are due.
 pub(super) async fn deliver_due(context: &ApiContext) -> Result<(), Error> {
     let now = context.clock.now();
-    let sql = "select r.id, b.notify_url, r.notify_attempts, r.steps, r.created_at, r.finished_at, p.ref, b.id, b.name, b.status \
+    let sql = "select r.id, b.notify_url, r.notify_attempts, r.steps, r.created_at, r.finished_at, p.ref, b.id, b.name, b.status, p.id \
                from action_runs r join branches b on b.id = r.branch_id \
                join projects p on p.id = r.project_id \
                where r.notify_at <= $1 and p.node = $2 order by r.notify_at limit $3";
@@ -49,7 +45,10 @@ pub(super) async fn deliver_due(context: &ApiContext) -> Result<(), Error> {
     for row in &rows {
         let (run, attempts): (String, i32) = (row.get(0), row.get(2));
         let outcome = match row.get::<_, Option<&str>>(1) {
-            Some(url) => send(context, url, &run, &message(row)).await,
+            Some(url) => {
+                let owner = UrlOwner::Project(ProjectId(row.get(10)));
+                send(context, owner, url, (&run, &message(row))).await
+            }
             // Removed meanwhile.
             None => Ok(()),
         };
@@ -125,9 +124,9 @@ fn message(row: &tokio_postgres::Row) -> Value {
 /// Sends a notification. The error is one line without content of the response.
 pub(super) async fn send(
     context: &ApiContext,
+    owner: UrlOwner,
     url: &str,
-    id: &str,
-    body: &Value,
+    (id, body): (&str, &Value),
 ) -> Result<(), String> {
     let url = Url::parse(url).map_err(|error| error.to_string())?;
     let mut body = body.clone();
@@ -146,21 +145,19 @@ pub(super) async fn send(
         )
         .body(Full::new(Bytes::from(body.to_string())))
         .map_err(|_| "the URL cannot be requested".to_owned())?;
-    let policy = &context.control_settings.outbound;
-    let client = HttpClient::new(policy);
-    let sent = client.send(request, TIMEOUT, RESPONSE_BYTES_MAX).await;
-    let mut response = sent.map_err(problem)?;
-    response.discard().await.map_err(problem)?;
+    let client = &context.outbound;
+    let sent = client.send(&BRANCH_NOTIFICATION, owner, request).await;
+    let response = sent.map_err(problem)?;
     if response.status.is_success() {
         return Ok(());
     }
     Err(format!("it answered {}", response.status))
 }
 
-fn problem(error: RequestError) -> String {
+fn problem(error: OutboundError) -> String {
     match error {
-        RequestError::Refused(refused) => refused.to_string(),
-        RequestError::TimedOut(_) => "it did not answer in time".to_owned(),
-        RequestError::Connection(_) | RequestError::Body(_) => "it cannot be reached".to_owned(),
+        OutboundError::Refused(text) => text,
+        OutboundError::TimedOut => "it did not answer in time".to_owned(),
+        _ => "it cannot be reached".to_owned(),
     }
 }

@@ -1,6 +1,5 @@
 //! Settings of log drains: validation, redaction, restoring of redacted secrets.
 
-use gantry_base::net::outbound::OutboundPolicy;
 use serde_json::Value;
 use url::Url;
 
@@ -9,7 +8,10 @@ use super::{
     settings::{BackendType, Settings, invalid},
     target,
 };
-use crate::platform::error::Error;
+use crate::platform::{
+    error::Error,
+    outbound::{OutboundClient, OutboundError, UrlOwner},
+};
 
 /// Replaces secrets in responses. In an update it stands for the stored secret.
 pub(super) const REDACTED: &str = "[redacted]";
@@ -136,7 +138,8 @@ pub(super) fn redact(backend: BackendType, settings: &Settings) -> Settings {
 pub(super) async fn check_destination(
     backend: BackendType,
     settings: &Settings,
-    policy: &OutboundPolicy,
+    client: &OutboundClient,
+    owner: UrlOwner,
 ) -> Result<(), Error> {
     let text = |name: &str| settings.get(name).and_then(Value::as_str);
     let (field, host) = match backend {
@@ -146,11 +149,14 @@ pub(super) async fn check_destination(
         _ => return Ok(()),
     };
     let Some(host) = host else { return Ok(()) };
-    match policy.resolve(&host, 0).await {
+    if let Err(OutboundError::Refused(text)) = client.check_host(owner, &host).await {
+        return Err(invalid(field, text));
+    }
+    match client.policy().resolve(&host, 0).await {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(invalid(
             field,
             "resolves to an address that is not public; the operator can permit its network with \
-             --log-drain-networks",
+             --outbound-networks",
         )),
         _ => Ok(()),
     }

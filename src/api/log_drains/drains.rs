@@ -22,6 +22,7 @@ use crate::{
         db::{self, Db},
         error::{Context, Error},
         names,
+        outbound::UrlOwner,
         sealing::SealingKey,
     },
 };
@@ -175,8 +176,8 @@ pub(super) async fn create(
     let doing = "creating a log drain";
     let settings = config::check(backend, &draft.settings.unwrap_or_default(), None)?;
     check_texts(draft.name.as_deref(), draft.description.as_deref())?;
-    let outbound = &context.api_settings.log_drains.outbound;
-    config::check_destination(backend, &settings, outbound).await?;
+    let owner = UrlOwner::Project(project.id);
+    config::check_destination(backend, &settings, &context.outbound, owner).await?;
     let drain = LogDrain {
         id: context.entropy.uuid(),
         name: draft.name.unwrap_or_default(),
@@ -268,8 +269,8 @@ pub(super) async fn update(
     check_texts(draft.name.as_deref(), draft.description.as_deref())?;
     // Resolves a name, so it precedes the transaction. A redacted destination has its host.
     if let Some(given) = &draft.settings {
-        let outbound = &context.api_settings.log_drains.outbound;
-        config::check_destination(backend, given, outbound).await?;
+        let owner = UrlOwner::Project(project.id);
+        config::check_destination(backend, given, &context.outbound, owner).await?;
     }
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gantry_base::{clock::Entropy, net::outbound::OutboundPolicy};
+use gantry_base::clock::Entropy;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -12,8 +12,6 @@ use crate::platform::telemetry::Metrics;
 /// Options of the operator for all drains.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The networks that drains may connect to.
-    pub outbound: OutboundPolicy,
     /// URL of Datadog drains instead of Datadog's own. `{region}` is replaced by the region.
     pub datadog_url: Option<String>,
 }

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use gantry_base::{ids::ProjectRef, repeat::Backoff};
+use gantry_base::{
+    ids::{ProjectId, ProjectRef},
+    repeat::Backoff,
+};
 use gantry_logs::{
     event::Event,
     store::{Store, TailBatch, TailLimit, TailState},
@@ -21,9 +24,16 @@ use super::{
     target::{
         Target,
         delivery::{DeliveryError, OutgoingBatch},
+        drain_client::DrainClient,
     },
 };
-use crate::{api::context::ApiContext, platform::error::Error};
+use crate::{
+    api::context::ApiContext,
+    platform::{
+        error::{Context, Error},
+        outbound::UrlOwner,
+    },
+};
 
 /// Delays between attempts.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(2));
@@ -105,7 +115,8 @@ impl Worker {
         while self.step(&mut delivery, &mut changes).await.is_some() {}
     }
 
-    /// Opens the tail and loads the position. Returns `None` if the store is closed.
+    /// Opens the tail and loads the position. Returns `None` if the store is closed, or the
+    /// drain deleted.
     async fn begin(&self) -> Result<Option<Delivery>, Error> {
         let Some(store) = self.store.upgrade() else {
             return Ok(None);
@@ -116,10 +127,21 @@ impl Worker {
         let saved = progress::load(&context.db, self.drain.id, &self.store_name).await?;
         let process = context.drains.process;
         let (progress, filter) = start(saved, &tail, process, self.drain.created_at);
+        let sql = "select project_id from log_drains where id = $1";
+        let rows = context.db.query(sql, &[&self.drain.id]).await;
+        let rows = rows.context("reading the project of a log drain")?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let client = DrainClient {
+            client: context.outbound.clone(),
+            owner: UrlOwner::Project(ProjectId(row.get(0))),
+        };
         let target = Target::new(
             self.drain.backend,
             &self.drain.settings,
             &context.api_settings.log_drains,
+            &client,
             (&context.clock, &context.entropy),
         )?;
         let (limit, wait) = target.batching();

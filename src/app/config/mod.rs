@@ -14,9 +14,9 @@ mod extensions;
 pub mod file;
 mod hold;
 mod log;
-mod log_drains;
 mod logs;
 mod node;
+mod outbound;
 mod project_limits;
 mod projects;
 mod rate_limits;
@@ -41,9 +41,9 @@ pub use edge::EdgeFlags;
 pub use example::{example, schema};
 pub use extensions::{ExtensionOptions, ExtensionsFolder};
 pub use log::ProcessLogFlags;
-pub use log_drains::LogDrainFlags;
 pub use logs::LogFlags;
 pub use node::NodeOptions;
+pub use outbound::OutboundFlags;
 pub use project_limits::ProjectLimitFlags;
 pub use projects::ProjectFlags;
 pub use rate_limits::RateLimitFlags;
@@ -115,9 +115,9 @@ pub struct Config {
     #[command(flatten)]
     pub logs: LogFlags,
 
-    /// Networks and destinations of log drains.
+    /// Networks and destinations of requests to other servers.
     #[command(flatten)]
-    pub log_drains: LogDrainFlags,
+    pub outbound: OutboundFlags,
 
     /// This machine among others.
     #[command(flatten)]

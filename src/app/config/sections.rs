@@ -67,8 +67,8 @@ pub const BRANCHES: Section = Section::new("Branches", "branches", &["branch-", 
 pub const BACKUPS: Section = Section::new("Backups", "backups", &["backups-"]);
 /// Log lines of projects.
 pub const LOGS: Section = Section::new("Logs of projects", "logs", &["logs-"]);
-/// Log drains.
-pub const LOG_DRAINS: Section = Section::new("Log drains", "log_drains", &["log-drain-"]);
+/// Requests to other servers.
+pub const OUTBOUND: Section = Section::new("Requests to other servers", "outbound", &["outbound-"]);
 /// This machine among others.
 pub const NODE: Section = Section::new("Node", "node", &["node-"]);
 /// Log of this process.
@@ -88,7 +88,7 @@ pub const ALL: [Section; 15] = [
     BRANCHES,
     BACKUPS,
     LOGS,
-    LOG_DRAINS,
+    OUTBOUND,
     NODE,
     LOG,
 ];

@@ -153,9 +153,10 @@ fn from_config(
             place: config.logs.store.place()?,
             ..logs::Options::default()
         },
+        outbound: OutboundPolicy::new(config.outbound.outbound_networks.clone())
+            .denying(config.outbound.outbound_denied_networks.clone()),
         log_drains: log_drains::Options {
-            outbound: OutboundPolicy::new(config.log_drains.log_drain_networks.clone()),
-            datadog_url: config.log_drains.log_drain_datadog_url.clone(),
+            datadog_url: config.outbound.log_drain_datadog_url.clone(),
         },
     })
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use gantry_base::{ids::ProjectId, net::http_client::RequestError};
+use gantry_base::ids::ProjectId;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header, uri::PathAndQuery};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use tokio::time::timeout;
@@ -17,13 +17,12 @@ use super::{
 };
 use crate::{
     control::{context::ControlContext, proxies},
+    platform::outbound::{OutboundError, UrlOwner, uses::DATABASE_CALL},
     proxy::service_proxy::local_client,
 };
 
-/// Longest body of a response, in bytes.
+/// Longest body of a response of the project's own services, in bytes.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
-/// Redirects that a call follows.
-const REDIRECTS_MAX: usize = 10;
 
 /// Status, header fields and body of a response.
 type Received = (StatusCode, HeaderMap, Bytes);
@@ -57,14 +56,15 @@ async fn follow(
     project: ProjectId,
     mut request: CallRequest,
 ) -> Result<Received, CallFailure> {
-    for _ in 0..=REDIRECTS_MAX {
+    for _ in 0..=DATABASE_CALL.redirects_max {
         let received = exchange(context, project, &request).await?;
         match request.redirected(received.0, &received.1) {
             Some(next) => request = next?,
             None => return Ok(received),
         }
     }
-    let message = format!("the receiver redirects more than {REDIRECTS_MAX} times");
+    let count = DATABASE_CALL.redirects_max;
+    let message = format!("the receiver redirects more than {count} times");
     Err(CallFailure::failed(message))
 }
 
@@ -84,16 +84,13 @@ async fn exchange(
     *outgoing.uri_mut() = request.url[..Position::AfterQuery]
         .parse()
         .map_err(|_| CallFailure::failed("the URL cannot be requested"))?;
-    let client = context
-        .database_calls
-        .client(&context.control_settings.outbound);
-    let sent = client.send(outgoing, request.timeout, RESPONSE_BYTES_MAX);
-    let mut response = sent
-        .await
-        .map_err(|error| failure(error, request.timeout))?;
-    let body = response.bytes().await;
-    let body = body.map_err(|error| failure(error, request.timeout))?;
-    Ok((response.status, response.headers, body))
+    let (owner, time) = (UrlOwner::Project(project), request.timeout);
+    let sent = context
+        .outbound
+        .send_within(&DATABASE_CALL, owner, outgoing, time)
+        .await;
+    let response = sent.map_err(|error| failure(error, time))?;
+    Ok((response.status, response.headers, response.body))
 }
 
 /// Sends a request to the services of the project, with the checks of requests from outside.
@@ -139,17 +136,12 @@ fn check_port(context: &ControlContext, url: &Url) -> Result<(), CallFailure> {
     Ok(())
 }
 
-fn failure(error: RequestError, time: Duration) -> CallFailure {
+fn failure(error: OutboundError, time: Duration) -> CallFailure {
     match error {
-        RequestError::Refused(refused) => CallFailure::refused(refused.to_string()),
-        RequestError::TimedOut(_) => timed_out(time),
-        RequestError::Connection(error) if error.is_connect() => {
-            CallFailure::failed("the receiver cannot be reached")
-        }
-        RequestError::Connection(_) => {
-            CallFailure::failed("the connection ended before the response")
-        }
-        RequestError::Body(error) => body_failure(error.is::<LengthLimitError>()),
+        OutboundError::Refused(text) => CallFailure::refused(text),
+        OutboundError::TimedOut => timed_out(time),
+        OutboundError::Unreachable(_) => CallFailure::failed("the receiver cannot be reached"),
+        OutboundError::Broken | OutboundError::TooLong(_) => CallFailure::failed(error.to_string()),
     }
 }
 

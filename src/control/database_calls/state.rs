@@ -1,15 +1,8 @@
 //! State of the calls of databases that other parts of the control plane use.
 
-use std::{
-    collections::HashSet,
-    mem,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::HashSet, mem, sync::Arc};
 
-use gantry_base::{
-    ids::ProjectId,
-    net::{http_client::HttpClient, outbound::OutboundPolicy},
-};
+use gantry_base::ids::ProjectId;
 use metrics::Counter;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
@@ -46,7 +39,6 @@ pub struct DatabaseCalls {
     pub(super) pass: Notify,
     pub(super) shared: Arc<Semaphore>,
     pub(super) checks: Arc<Semaphore>,
-    client: OnceLock<HttpClient>,
     results: [Counter; 5],
 }
 
@@ -59,7 +51,6 @@ impl DatabaseCalls {
             pass: Notify::new(),
             shared: Arc::new(Semaphore::new(SHARED_CALLS_MAX)),
             checks: Arc::new(Semaphore::new(CHECKS_MAX)),
-            client: OnceLock::new(),
             results: ["answered", "timed-out", "refused", "failed", "unstored"].map(|result| {
                 metrics.counter("gantry_database_calls_total", &[("result", result)])
             }),
@@ -102,10 +93,5 @@ impl DatabaseCalls {
     /// Counts calls by their result.
     pub(super) fn count(&self, result: CallResult, calls: usize) {
         self.results[result as usize].increment(calls as u64);
-    }
-
-    /// Returns the client of calls to other servers. The first policy applies.
-    pub(super) fn client(&self, policy: &OutboundPolicy) -> &HttpClient {
-        self.client.get_or_init(|| HttpClient::new(policy))
     }
 }

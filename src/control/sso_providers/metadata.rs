@@ -1,12 +1,14 @@
 //! Metadata of SAML identity providers (SAML 2.0 Metadata §2.3.2, §2.4.3): reading and checking.
 
-use gantry_base::net::{
-    document::{self, DocumentProblem, parse_url},
-    outbound::OutboundPolicy,
-};
 use quick_xml::{
     Reader, XmlVersion,
     events::{BytesStart, Event},
+};
+
+use crate::platform::outbound::{
+    OutboundClient, UrlOwner,
+    document::{self, DocumentProblem, parse_url},
+    uses::SAML_METADATA,
 };
 
 /// Maximum size of the metadata of a provider, in bytes.
@@ -29,11 +31,12 @@ pub(super) struct SamlMetadata {
 impl SamlMetadata {
     /// Reads the metadata at a URL.
     pub(super) async fn of_url(
-        policy: &OutboundPolicy,
+        client: &OutboundClient,
+        owner: UrlOwner,
         text: &str,
     ) -> Result<Self, DocumentProblem> {
-        let url = parse_url(policy, text)?;
-        let body = document::get(policy, &url, ACCEPT, METADATA_BYTES_MAX).await?;
+        let url = parse_url(client.policy(), text)?;
+        let body = document::get(client, &SAML_METADATA, owner, (&url, ACCEPT)).await?;
         let xml = String::from_utf8(body.into()).map_err(|_| "the response is not UTF-8")?;
         Ok(Self {
             url: Some(text.to_owned()),

@@ -19,7 +19,7 @@ use crate::{
         context::ControlContext,
         service_settings::{self, AUTH},
     },
-    platform::{access::Project, audit::Recorder, error::Error},
+    platform::{access::Project, audit::Recorder, error::Error, outbound::UrlOwner},
 };
 
 /// Maximum number of providers of a project.
@@ -122,8 +122,12 @@ pub struct SsoProviderUpdate {
 
 impl SsoProviderUpdate {
     /// Returns the metadata, checked.
-    async fn metadata(&self, context: &ControlContext) -> Result<Option<SamlMetadata>, Error> {
-        let policy = &context.control_settings.outbound;
+    async fn metadata(
+        &self,
+        context: &ControlContext,
+        project: &Project,
+    ) -> Result<Option<SamlMetadata>, Error> {
+        let owner = UrlOwner::Project(project.id);
         let read = match (&self.metadata_xml, &self.metadata_url) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
@@ -133,7 +137,7 @@ impl SsoProviderUpdate {
             }
             (Some(xml), None) => SamlMetadata::of_xml(xml.clone())
                 .map_err(|problem| Error::invalid("metadata_xml", problem)),
-            (None, Some(url)) => SamlMetadata::of_url(policy, url)
+            (None, Some(url)) => SamlMetadata::of_url(&context.outbound, owner, url)
                 .await
                 .map_err(|problem| Error::invalid("metadata_url", problem)),
         };
@@ -237,9 +241,12 @@ pub async fn create(
 ) -> Result<SsoProvider, Error> {
     check_enabled(context, project).await?;
     new.check()?;
-    let metadata = new.metadata(context).await?.ok_or(Error::Rejected(
-        "Either metadata_xml or metadata_url must be set".into(),
-    ))?;
+    let metadata = new
+        .metadata(context, project)
+        .await?
+        .ok_or(Error::Rejected(
+            "Either metadata_xml or metadata_url must be set".into(),
+        ))?;
     let id = context.entropy.uuid();
     let change = (None, Some(new.audit_entry(id, Some(&metadata))));
     rows::write(context, project, audit, (201, change), async |rows| {
@@ -261,7 +268,7 @@ pub async fn update(
 ) -> Result<SsoProvider, Error> {
     let before = get(context, project, id).await?;
     change.check()?;
-    let metadata = change.metadata(context).await?;
+    let metadata = change.metadata(context, project).await?;
     if let Some(metadata) = &metadata
         && metadata.entity_id != before.saml.entity_id
     {

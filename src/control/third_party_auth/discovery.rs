@@ -1,17 +1,18 @@
 //! Reading the public keys of another sign-in service: over HTTPS, from public addresses, within
 //! bounds of time and size.
 
-use gantry_base::net::{
-    document::{self, DocumentProblem, parse_url},
-    outbound::OutboundPolicy,
-};
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::proxy::accepted_keys::VerificationKey;
+use crate::{
+    platform::outbound::{
+        OutboundClient, UrlOwner,
+        document::{self, DocumentProblem, parse_url},
+        uses::SIGNING_KEYS,
+    },
+    proxy::accepted_keys::VerificationKey,
+};
 
-/// Maximum size of a response, in bytes.
-const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of keys in a set.
 const KEYS_MAX: usize = 32;
 /// Longest id of a key, in bytes.
@@ -23,28 +24,30 @@ const METADATA_PATH: &str = "/.well-known/openid-configuration";
 
 /// Reads the keys of an issuer by its metadata.
 pub(super) async fn keys_of_issuer(
-    policy: &OutboundPolicy,
+    client: &OutboundClient,
+    owner: UrlOwner,
     issuer: &str,
 ) -> Result<Value, DocumentProblem> {
     let text = issuer.trim_end_matches('/');
-    let url = parse_url(policy, &format!("{text}{METADATA_PATH}"))?;
-    let metadata = get(policy, &url).await?;
+    let url = parse_url(client.policy(), &format!("{text}{METADATA_PATH}"))?;
+    let metadata = get(client, owner, &url).await?;
     let named = metadata["issuer"].as_str().unwrap_or_default();
     if named.trim_end_matches('/') != text {
         return Err("the metadata names another issuer".into());
     }
     let keys = metadata["jwks_uri"].as_str();
     let keys = keys.ok_or("the metadata has no jwks_uri")?;
-    keys_of_url(policy, keys).await
+    keys_of_url(client, owner, keys).await
 }
 
 /// Reads the keys at a URL.
 pub(super) async fn keys_of_url(
-    policy: &OutboundPolicy,
+    client: &OutboundClient,
+    owner: UrlOwner,
     text: &str,
 ) -> Result<Value, DocumentProblem> {
-    let url = parse_url(policy, text)?;
-    key_set(&get(policy, &url).await?)
+    let url = parse_url(client.policy(), text)?;
+    key_set(&get(client, owner, &url).await?)
 }
 
 /// Returns the keys of a set (RFC 7517 §5) that can verify tokens: EC keys of P-256 and RSA keys.
@@ -76,8 +79,13 @@ pub(super) fn key_set(document: &Value) -> Result<Value, DocumentProblem> {
     Ok(json!({ "keys": kept }))
 }
 
-async fn get(policy: &OutboundPolicy, url: &Url) -> Result<Value, DocumentProblem> {
-    let body = document::get(policy, url, "application/json", RESPONSE_BYTES_MAX).await?;
+async fn get(
+    client: &OutboundClient,
+    owner: UrlOwner,
+    url: &Url,
+) -> Result<Value, DocumentProblem> {
+    let place = (url, "application/json");
+    let body = document::get(client, &SIGNING_KEYS, owner, place).await?;
     serde_json::from_slice(&body).map_err(|_| "the response is no JSON".into())
 }
 

@@ -20,6 +20,7 @@ use crate::{
         db,
         error::{Context, Error},
         notifications,
+        outbound::UrlOwner,
         tables::Table,
     },
 };
@@ -94,11 +95,11 @@ impl KeySource {
         }
     }
 
-    async fn resolve(&self, context: &ControlContext) -> Result<Value, Error> {
-        let policy = &context.control_settings.outbound;
+    async fn resolve(&self, context: &ControlContext, project: ProjectId) -> Result<Value, Error> {
+        let (client, owner) = (&context.outbound, UrlOwner::Project(project));
         let resolved = match self {
-            Self::Issuer(issuer) => discovery::keys_of_issuer(policy, issuer).await,
-            Self::Url(url) => discovery::keys_of_url(policy, url).await,
+            Self::Issuer(issuer) => discovery::keys_of_issuer(client, owner, issuer).await,
+            Self::Url(url) => discovery::keys_of_url(client, owner, url).await,
             Self::Keys(keys) => discovery::key_set(keys),
         };
         resolved.map_err(|problem| Error::invalid(self.field(), problem))
@@ -149,7 +150,7 @@ pub async fn create(
     audit: &Recorder,
 ) -> Result<ThirdPartyAuth, Error> {
     let doing = "adding third-party auth";
-    let resolved = source.resolve(context).await?;
+    let resolved = source.resolve(context, project.id).await?;
     let (mut issuer, mut url, mut keys) = (None, None, None);
     match source {
         KeySource::Issuer(text) => issuer = Some(text),
@@ -250,7 +251,7 @@ pub async fn refresh(context: &ControlContext) -> Result<(), Error> {
     let sql = "update third_party_auth set checked_at = $1 where id in \
                    (select id from third_party_auth where checked_at <= $2 and custom_jwks is null \
                     order by checked_at limit $3 for update skip locked) \
-               returning id, oidc_issuer_url, jwks_url";
+               returning id, oidc_issuer_url, jwks_url, project_id";
     let due = now - REFRESH_AFTER;
     let rows = context.db.query(sql, &[&now, &due, &ROUND_MAX]).await;
     for row in &rows.context(doing)? {
@@ -260,7 +261,7 @@ pub async fn refresh(context: &ControlContext) -> Result<(), Error> {
             (None, Some(url)) => KeySource::Url(url),
             (None, None) => continue,
         };
-        let resolved = match source.resolve(context).await {
+        let resolved = match source.resolve(context, ProjectId(row.get(3))).await {
             Ok(resolved) => resolved,
             Err(error) => {
                 tracing::debug!(%id, problem = %error.message(), "keys of third-party auth not read");

@@ -394,7 +394,8 @@ impl Directory {
             | Cache::HostStatus
             | Cache::ApiKeys
             | Cache::Functions
-            | Cache::ProjectNodes => {}
+            | Cache::ProjectNodes
+            | Cache::OutboundHosts => {}
         }
     }
 

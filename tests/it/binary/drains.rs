@@ -87,7 +87,7 @@ impl Hook {
 }
 
 fn start(machine: &Machine) -> Gantry {
-    machine.dev(&["--log-drain-networks", "127.0.0.0/8"])
+    machine.dev(&["--outbound-networks", "127.0.0.0/8"])
 }
 
 /// Adds lines. Returns whether they were acknowledged.

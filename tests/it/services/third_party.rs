@@ -153,7 +153,7 @@ async fn unusable_sources_of_keys_are_rejected_with_the_reason() {
         ),
         (
             json!({"oidc_issuer_url": "https://169.254.169.254/latest"}),
-            "oidc_issuer_url: 169.254.169.254 is not a public address, and the operator does not permit it",
+            "oidc_issuer_url: 169.254.169.254 is not a public address of another machine, and the operator does not permit it",
         ),
         (
             json!({"jwks_url": "http://keys.example.com/"}),

@@ -469,10 +469,8 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         oauth: oauth::OAuthSettings::default(),
         provider: None,
         logs: logs::Options::default(),
-        log_drains: log_drains::Options {
-            outbound: OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]),
-            ..log_drains::Options::default()
-        },
+        outbound: OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]),
+        log_drains: log_drains::Options::default(),
         compute_sizes: gantry::control::projects::sizes::SizeTable::default(),
         project_disk_choice_max: 0,
         branches: gantry::api::branches::BranchOptions::default(),

@@ -36,6 +36,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("gantry/", env!("CARGO_PKG_VERSION")));
 
+/// Longest head of a response, in bytes. Also the size of the buffer for HTTP/1.1.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+
 type BoxError = Box<dyn StdError + Send + Sync>;
 type Connector = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
@@ -90,6 +93,8 @@ impl HttpClient {
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(options.idle_connections_max)
             .pool_idle_timeout(IDLE_TIMEOUT)
+            .http1_max_buf_size(HEAD_BYTES_MAX)
+            .http2_max_header_list_size(HEAD_BYTES_MAX as u32)
             .build(connector);
         Self(client)
     }

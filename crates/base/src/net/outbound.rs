@@ -1,5 +1,5 @@
-//! Connections to addresses that customers choose. Addresses that are not public are refused,
-//! unless the operator permits their network.
+//! The policy for addresses that customers choose. Addresses that are not public, and those of this
+//! machine, are refused, unless the operator permits their network (decision 0185).
 //!
 //! The address is checked after the name was resolved, for each connection, so that a name cannot
 //! first resolve to a public address and later to a private one.
@@ -7,7 +7,7 @@
 use std::{
     error::Error as StdError,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     sync::Arc,
     time::Duration,
 };
@@ -16,18 +16,22 @@ use ipnet::IpNet;
 use tokio::{net::TcpStream, time::timeout};
 use url::Url;
 
+use super::public_address::{embedded_v4, is_public};
+
 /// Timeout for resolving a name, and for each connection.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The networks to which connections are permitted besides public addresses.
+/// The networks to which connections are permitted besides public addresses, and those to which
+/// they are refused.
 #[derive(Debug, Clone, Default)]
 pub struct OutboundPolicy {
     permitted: Arc<[IpNet]>,
+    denied: Arc<[IpNet]>,
 }
 
 /// A refused address.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0} is not a public address, and the operator does not permit it")]
+#[error("{0} is not a public address of another machine, and the operator does not permit it")]
 pub struct RefusedAddress(pub String);
 
 impl OutboundPolicy {
@@ -35,7 +39,14 @@ impl OutboundPolicy {
     pub fn new(permitted: impl Into<Arc<[IpNet]>>) -> Self {
         Self {
             permitted: permitted.into(),
+            denied: Arc::default(),
         }
+    }
+
+    /// Refuses connections to these networks, also to public and permitted addresses.
+    pub fn denying(self, denied: impl Into<Arc<[IpNet]>>) -> Self {
+        let denied = denied.into();
+        Self { denied, ..self }
     }
 
     /// Returns the policy that permits all addresses, for destinations that the operator chooses.
@@ -50,8 +61,15 @@ impl OutboundPolicy {
 
     /// Returns whether connections to an address are permitted.
     pub fn permits(&self, address: IpAddr) -> bool {
+        let embedded = embedded_v4(address).map(IpAddr::V4);
         let address = address.to_canonical();
-        is_public(address) || self.permitted.iter().any(|net| net.contains(&address))
+        let is_in = |networks: &[IpNet], address| networks.iter().any(|net| net.contains(&address));
+        // A gateway may deliver to the address that is embedded.
+        let mut reached = [Some(address), embedded].into_iter().flatten();
+        if reached.any(|address| is_in(&self.denied, address)) {
+            return false;
+        }
+        is_in(&self.permitted, address) || is_public(address) && !is_own(address)
     }
 
     /// Rejects a URL with an IP address that is not permitted. Names are checked by
@@ -94,6 +112,20 @@ impl OutboundPolicy {
     }
 }
 
+/// Returns whether packets to an address stay on this machine. The kernel answers from its routes:
+/// it chooses the address itself as the source. Nothing is sent.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
+}
+
 /// Returns a host without the brackets of an IPv6 address.
 fn without_brackets(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
@@ -116,54 +148,6 @@ pub fn refusal<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a RefusedAdd
         source = error.source();
     }
     None
-}
-
-/// Returns whether an address is assigned to the public internet (IANA special-purpose registries).
-/// Addresses that embed an IPv4 address are judged by it.
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => is_public_v4(address),
-        IpAddr::V6(address) => is_public_v6(address),
-    }
-}
-
-fn is_public_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
-    let special = matches!(
-        (a, b, c),
-        // This network, private, loopback, multicast and reserved.
-        (0 | 10 | 127 | 224.., _, _)
-            // Shared between a provider and its customers.
-            | (100, 64..=127, _)
-            // Link-local, with the metadata services of clouds.
-            | (169, 254, _)
-            | (172, 16..=31, _)
-            | (192, 168, _)
-            // Protocol assignments, documentation, the relays of 6to4, and benchmarks.
-            | (192, 0, 0 | 2)
-            | (192, 88, 99)
-            | (198, 51, 100)
-            | (203, 0, 113)
-            | (198, 18 | 19, _)
-    );
-    !special
-}
-
-fn is_public_v6(address: Ipv6Addr) -> bool {
-    let segments = address.segments();
-    let embedded = |high: u16, low: u16| {
-        let [a, b] = high.to_be_bytes();
-        let [c, d] = low.to_be_bytes();
-        is_public_v4(Ipv4Addr::new(a, b, c, d))
-    };
-    match segments {
-        // NAT64 and 6to4.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
-        // Teredo, benchmarks and other protocol assignments, and documentation.
-        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
-        // Global unicast addresses.
-        [first, ..] => (0x2000..=0x3fff).contains(&first),
-    }
 }
 
 #[cfg(test)]
@@ -211,6 +195,11 @@ mod tests {
             "ff02::1",
             "2001:db8::1",
             "2001::1",
+            "2001:0:808:808::f7f7:f7f7",
+            "::127.0.0.1",
+            "::ffff:0:127.0.0.1",
+            "100::1",
+            "5f00::1",
             "::ffff:127.0.0.1",
             "::ffff:169.254.169.254",
             "64:ff9b::7f00:1",
@@ -220,6 +209,40 @@ mod tests {
             let address: IpAddr = address.parse().unwrap();
             assert!(!OutboundPolicy::default().permits(address), "{address}");
         }
+    }
+
+    #[test]
+    fn denied_networks_precede_others_and_embedded_addresses_count() {
+        let networks = |text: &str| -> Vec<IpNet> {
+            let networks = text.split_whitespace();
+            networks.map(|net| net.parse().unwrap()).collect()
+        };
+        let policy = OutboundPolicy::new(networks("10.0.0.0/8 fd00::/8"))
+            .denying(networks("10.9.0.0/16 8.8.8.0/24 2606:4700::/32"));
+        for (address, expected) in [
+            ("10.1.0.1", true),
+            ("::ffff:10.1.0.1", true),
+            ("fd00::1", true),
+            ("10.9.0.1", false),
+            ("::ffff:10.9.0.1", false),
+            ("1.1.1.1", true),
+            ("8.8.8.8", false),
+            ("64:ff9b::8.8.8.8", false),
+            ("2002:808:808::1", false),
+            ("2606:4700::1111", false),
+            // A permitted network does not extend to gateways.
+            ("64:ff9b::10.1.0.1", false),
+        ] {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(policy.permits(address), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn own_address_is_recognised_by_its_route() {
+        assert!(is_own(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_own(Ipv4Addr::new(192, 0, 2, 1).into()));
+        assert!(OutboundPolicy::unrestricted().permits(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[tokio::test]
@@ -238,6 +261,11 @@ mod tests {
         for spelling in [
             "http://2130706433/",
             "http://0x7f.1/",
+            "http://0177.0.0.1/",
+            "http://127.1/",
+            "http://127.0.0.1./",
+            "http://①②⑦.0.0.1/",
+            "http://[::ffff:127.0.0.1]/",
             "http://[::ffff:7f00:1]/",
         ] {
             let url: Url = spelling.parse().unwrap();

@@ -1,18 +1,9 @@
 //! HTTP client for the identity provider: TLS, no redirects, bounded in time and size.
 
-use std::time::Duration;
-
-use gantry_base::net::{
-    http_client::{HttpClient, RequestError},
-    outbound::OutboundPolicy,
-};
 use http_body_util::Full;
 use openidconnect::{HttpRequest, HttpResponse, url};
 
-/// Maximum duration of a request.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of a response body in bytes.
-const RESPONSE_BYTES_MAX: usize = 1 << 20;
+use crate::platform::outbound::{OutboundClient, OutboundError, UrlOwner, uses::IDENTITY_PROVIDER};
 
 /// Reason for a failed request.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +11,9 @@ pub(super) enum FetchError {
     /// The URL scheme or host is not permitted.
     #[error("{0} is neither https nor http on this machine")]
     Address(String),
-    /// The connection failed.
-    #[error("no connection to {0}")]
-    Connection(String, #[source] RequestError),
-    /// The request timed out.
-    #[error("{0} did not answer in time")]
-    Timeout(String),
+    /// There is no complete response.
+    #[error("no response of {0}")]
+    Response(String, #[source] OutboundError),
 }
 
 /// Returns whether requests to the URL are permitted: https, or http on a loopback address.
@@ -41,24 +29,22 @@ pub(super) fn is_permitted_url(url: &url::Url) -> bool {
 }
 
 /// Sends a request and returns the response. Redirects are not followed.
-pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchError> {
+pub(super) async fn fetch(
+    client: OutboundClient,
+    request: HttpRequest,
+) -> Result<HttpResponse, FetchError> {
     let text = request.uri().to_string();
     let url = url::Url::parse(&text)
         .ok()
         .filter(is_permitted_url)
         .ok_or_else(|| FetchError::Address(text.clone()))?;
     let host = url.host_str().unwrap_or_default().to_owned();
-    let problem = |error| match error {
-        RequestError::TimedOut(_) => FetchError::Timeout(host.clone()),
-        error => FetchError::Connection(host.clone(), error),
-    };
-    // The operator chooses the address.
-    let policy = OutboundPolicy::unrestricted();
-    let client = HttpClient::new(&policy);
-    let sent = client.send(request.map(Full::from), TIMEOUT, RESPONSE_BYTES_MAX);
-    let mut response = sent.await.map_err(problem)?;
-    let body = response.bytes().await.map_err(problem)?;
-    let mut answer = HttpResponse::new(body.to_vec());
+    let request = request.map(Full::from);
+    let sent = client
+        .send(&IDENTITY_PROVIDER, UrlOwner::Operator, request)
+        .await;
+    let response = sent.map_err(|error| FetchError::Response(host, error))?;
+    let mut answer = HttpResponse::new(response.body.to_vec());
     *answer.status_mut() = response.status;
     *answer.headers_mut() = response.headers;
     Ok(answer)

@@ -22,6 +22,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::platform::{
     access::{credential::SecretDigest, sessions::SessionSecret},
     error::{Context, Error},
+    outbound::OutboundClient,
 };
 
 /// How long provider metadata is cached, in milliseconds.
@@ -161,11 +162,12 @@ impl OidcProvider {
     /// `back`.
     pub async fn authorization_url(
         &self,
+        outbound: &OutboundClient,
         flow: &SignInFlow,
         back: &str,
         now: Ticks,
     ) -> Result<String, Error> {
-        let metadata = self.metadata(now).await?;
+        let metadata = self.metadata(outbound, now).await?;
         let client = CoreClient::from_provider_metadata(
             (*metadata).clone(),
             self.client_id.clone(),
@@ -195,12 +197,13 @@ impl OidcProvider {
     /// code or the ID token is invalid.
     pub async fn exchange_code(
         &self,
+        outbound: &OutboundClient,
         flow: &SignInFlow,
         code: String,
         back: &str,
         (at, now): (Ticks, DateTime<Utc>),
     ) -> Result<Option<OidcIdentity>, Error> {
-        let metadata = self.metadata(at).await?;
+        let metadata = self.metadata(outbound, at).await?;
         let client = CoreClient::from_provider_metadata(
             (*metadata).clone(),
             self.client_id.clone(),
@@ -214,7 +217,8 @@ impl OidcProvider {
             .exchange_code(AuthorizationCode::new(code))
             .context("contacting the identity provider")?;
         let exchange = exchange.set_pkce_verifier(flow.verifier());
-        let answer = match exchange.request_async(&fetch::fetch).await {
+        let fetch = |request| fetch::fetch(outbound.clone(), request);
+        let answer = match exchange.request_async(&fetch).await {
             Ok(answer) => answer,
             Err(openidconnect::RequestTokenError::Request(error)) => {
                 return Err(unavailable(&error));
@@ -255,7 +259,11 @@ impl OidcProvider {
         None
     }
 
-    async fn metadata(&self, now: Ticks) -> Result<Arc<CoreProviderMetadata>, Error> {
+    async fn metadata(
+        &self,
+        outbound: &OutboundClient,
+        now: Ticks,
+    ) -> Result<Arc<CoreProviderMetadata>, Error> {
         let known = self
             .known
             .lock()
@@ -265,7 +273,8 @@ impl OidcProvider {
         if let Some(known) = known {
             return Ok(known);
         }
-        let found = CoreProviderMetadata::discover_async(self.issuer.clone(), &fetch::fetch)
+        let fetch = |request| fetch::fetch(outbound.clone(), request);
+        let found = CoreProviderMetadata::discover_async(self.issuer.clone(), &fetch)
             .await
             .map_err(|error| unavailable(&error))?;
         let found = Arc::new(found);

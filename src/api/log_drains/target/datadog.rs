@@ -6,6 +6,7 @@ use url::Url;
 
 use super::{
     delivery::{DeliveryError, OutgoingBatch, metadata},
+    drain_client::DrainClient,
     http::HttpSender,
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
         settings::{Settings, invalid, text},
         state::Options,
     },
-    platform::error::Error,
+    platform::{error::Error, outbound::uses::LOG_DRAIN},
 };
 
 /// Regions, as in the settings.
@@ -41,7 +42,11 @@ fn intake(region: &str) -> &'static str {
 }
 
 impl DatadogTarget {
-    pub(super) fn new(settings: &Settings, options: &Options) -> Result<Self, Error> {
+    pub(super) fn new(
+        settings: &Settings,
+        options: &Options,
+        client: &DrainClient,
+    ) -> Result<Self, Error> {
         let region = text(settings, "region").unwrap_or_default();
         let url = match &options.datadog_url {
             Some(template) => template.replace("{region}", region),
@@ -53,7 +58,7 @@ impl DatadogTarget {
             .ok_or_else(|| invalid("api_key", "is not a value of an HTTP header field"))?;
         api_key.set_sensitive(true);
         Ok(Self {
-            sender: HttpSender::new(&options.outbound, url, false, true),
+            sender: HttpSender::new(client, &LOG_DRAIN, url, true),
             api_key,
         })
     }

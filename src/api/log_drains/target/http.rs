@@ -4,38 +4,34 @@ use std::{io::Write, time::Duration};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use gantry_base::net::{
-    http_client::{BoundedResponse, HttpClient, HttpClientOptions, RequestError},
-    outbound::OutboundPolicy,
-};
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 use http_body_util::Full;
 use url::Url;
 
-use super::delivery::DeliveryError;
+use super::{delivery::DeliveryError, drain_client::DrainClient};
+use crate::platform::outbound::{OutboundError, OutboundResponse, OutboundUse};
 
-/// Timeout of a request with its response.
-const TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum size of a response body. Its content is not used.
-const RESPONSE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum pause that a target can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(5);
 
 /// Sends bodies to one URL.
 pub(super) struct HttpSender {
-    client: HttpClient,
+    client: DrainClient,
+    usage: &'static OutboundUse,
     url: Url,
     gzip: bool,
 }
 
 impl HttpSender {
-    pub(super) fn new(policy: &OutboundPolicy, url: Url, http2: bool, gzip: bool) -> Self {
-        let options = HttpClientOptions {
-            http2,
-            ..HttpClientOptions::default()
-        };
+    pub(super) fn new(
+        client: &DrainClient,
+        usage: &'static OutboundUse,
+        url: Url,
+        gzip: bool,
+    ) -> Self {
         Self {
-            client: HttpClient::with_options(policy, options),
+            client: client.clone(),
+            usage,
             url,
             gzip,
         }
@@ -69,9 +65,9 @@ impl HttpSender {
             .body(Full::new(body))
             .map_err(|_| DeliveryError::retry("the URL cannot be requested"))?;
         *request.headers_mut() = headers;
-        let sent = self.client.send(request, TIMEOUT, RESPONSE_BYTES_MAX);
-        let mut response = sent.await.map_err(connection_problem)?;
-        response.discard().await.map_err(connection_problem)?;
+        let DrainClient { client, owner } = &self.client;
+        let sent = client.send(self.usage, *owner, request);
+        let response = sent.await.map_err(|error| connection_problem(&error))?;
         if response.status.is_success() {
             return Ok(());
         }
@@ -90,7 +86,7 @@ pub(super) fn gzip(body: &[u8]) -> Result<Bytes, DeliveryError> {
 
 /// Returns the error for a response that is not a success. The body is not part of it, because it
 /// may repeat credentials.
-fn status_problem(response: &BoundedResponse) -> DeliveryError {
+fn status_problem(response: &OutboundResponse) -> DeliveryError {
     let status = response.status;
     let hint = match status.as_u16() {
         300..=399 => "; redirects are not followed",
@@ -110,16 +106,10 @@ fn status_problem(response: &BoundedResponse) -> DeliveryError {
 }
 
 /// Returns the error for a request without a response.
-fn connection_problem(error: RequestError) -> DeliveryError {
+pub(super) fn connection_problem(error: &OutboundError) -> DeliveryError {
     DeliveryError::retry(match error {
-        RequestError::TimedOut(_) => "the target did not answer in time".to_owned(),
-        RequestError::Refused(refused) => refused.to_string(),
-        RequestError::Connection(_) | RequestError::Body(_) => {
-            let mut cause: &dyn std::error::Error = &error;
-            while let Some(source) = cause.source() {
-                cause = source;
-            }
-            format!("the target cannot be reached: {cause}")
-        }
+        OutboundError::TimedOut => "the target did not answer in time".to_owned(),
+        OutboundError::Unreachable(cause) => format!("the target cannot be reached: {cause}"),
+        other => other.to_string(),
     })
 }

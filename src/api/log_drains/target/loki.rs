@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use gantry_base::net::outbound::OutboundPolicy;
 use gantry_logs::event::Event;
 use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Map, Value, json};
 
 use super::{
     delivery::{DeliveryError, OutgoingBatch},
+    drain_client::DrainClient,
     http::HttpSender,
 };
 use crate::{
     api::log_drains::settings::{Settings, headers, invalid, text, url},
-    platform::error::Error,
+    platform::{error::Error, outbound::uses::LOG_DRAIN},
 };
 
 /// Path of the push API, used if the URL has none.
@@ -30,7 +30,7 @@ pub(in crate::api::log_drains) struct LokiTarget {
 }
 
 impl LokiTarget {
-    pub(super) fn new(settings: &Settings, policy: &OutboundPolicy) -> Result<Self, Error> {
+    pub(super) fn new(settings: &Settings, client: &DrainClient) -> Result<Self, Error> {
         let mut url = url(settings, "url")?;
         if url.path() == "/" {
             url.set_path(PUSH);
@@ -45,7 +45,7 @@ impl LokiTarget {
             headers.insert(header::AUTHORIZATION, value);
         }
         Ok(Self {
-            sender: HttpSender::new(policy, url, false, true),
+            sender: HttpSender::new(client, &LOG_DRAIN, url, true),
             headers,
         })
     }

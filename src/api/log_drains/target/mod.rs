@@ -2,6 +2,7 @@
 
 pub(in crate::api::log_drains) mod datadog;
 pub(in crate::api::log_drains) mod delivery;
+pub(in crate::api::log_drains) mod drain_client;
 mod http;
 mod loki;
 mod otlp;
@@ -17,6 +18,7 @@ use gantry_logs::store::TailLimit;
 use self::{
     datadog::DatadogTarget,
     delivery::{DeliveryError, OutgoingBatch},
+    drain_client::DrainClient,
     loki::LokiTarget,
     otlp::OtlpTarget,
     s3::S3Target,
@@ -52,22 +54,22 @@ impl Target {
         backend: BackendType,
         settings: &Settings,
         options: &Options,
+        client: &DrainClient,
         (clock, entropy): (&Clock, &Entropy),
     ) -> Result<Self, Error> {
-        let policy = &options.outbound;
         Ok(match backend {
             BackendType::Webhook => {
-                let target = WebhookTarget::new(settings, policy, clock.clone())?;
+                let target = WebhookTarget::new(settings, client, clock.clone())?;
                 Self::Webhook(Box::new(target))
             }
-            BackendType::Datadog => Self::Datadog(DatadogTarget::new(settings, options)?),
-            BackendType::Loki => Self::Loki(LokiTarget::new(settings, policy)?),
-            BackendType::Otlp => Self::Otlp(OtlpTarget::new(settings, policy)?),
+            BackendType::Datadog => Self::Datadog(DatadogTarget::new(settings, options, client)?),
+            BackendType::Loki => Self::Loki(LokiTarget::new(settings, client)?),
+            BackendType::Otlp => Self::Otlp(OtlpTarget::new(settings, client)?),
             BackendType::S3 => {
                 let random = entropy.clone();
-                Self::S3(S3Target::new(settings, policy, clock.clone(), random)?)
+                Self::S3(S3Target::new(settings, client, clock.clone(), random)?)
             }
-            BackendType::Syslog => Self::Syslog(SyslogTarget::new(settings, policy)?),
+            BackendType::Syslog => Self::Syslog(SyslogTarget::new(settings, client)?),
             _ => return Err(Error::invalid("backend_type", "is not supported")),
         })
     }

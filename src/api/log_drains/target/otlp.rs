@@ -1,6 +1,6 @@
 //! Delivery by OTLP/HTTP: an `ExportLogsServiceRequest` in protobuf or JSON.
 
-use gantry_base::{ids::ProjectRef, net::outbound::OutboundPolicy};
+use gantry_base::ids::ProjectRef;
 use gantry_logs::event::{Event, Severity, Value as AttributeValue};
 use http::HeaderMap;
 use prost::{Message, Oneof};
@@ -8,11 +8,12 @@ use serde::{Serialize, Serializer};
 
 use super::{
     delivery::{DeliveryError, OutgoingBatch},
+    drain_client::DrainClient,
     http::HttpSender,
 };
 use crate::{
     api::log_drains::settings::{Settings, flag, headers, invalid, text, url},
-    platform::error::Error,
+    platform::{error::Error, outbound::uses::LOG_DRAIN},
 };
 
 /// Path of log exports, used if the endpoint has none.
@@ -127,7 +128,7 @@ pub(in crate::api::log_drains) struct OtlpTarget {
 }
 
 impl OtlpTarget {
-    pub(super) fn new(settings: &Settings, policy: &OutboundPolicy) -> Result<Self, Error> {
+    pub(super) fn new(settings: &Settings, client: &DrainClient) -> Result<Self, Error> {
         let mut endpoint = url(settings, "endpoint")?;
         if endpoint.path() == "/" {
             endpoint.set_path(LOGS);
@@ -137,7 +138,7 @@ impl OtlpTarget {
         }
         let gzip = flag(settings, "gzip").unwrap_or(true);
         Ok(Self {
-            sender: HttpSender::new(policy, endpoint, false, gzip),
+            sender: HttpSender::new(client, &LOG_DRAIN, endpoint, gzip),
             headers: headers(settings),
             json: text(settings, "protocol") == Some("http/json"),
         })

@@ -6,23 +6,22 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use gantry_base::{
-    clock::{Clock, Entropy},
-    net::outbound::OutboundPolicy,
-};
+use gantry_base::clock::{Clock, Entropy};
 use gantry_logs::object_store::path::Path;
 use serde_json::Value;
 use url::Url;
 
 use super::{
     delivery::{DeliveryError, OutgoingBatch, line},
-    http::gzip,
+    drain_client::DrainClient,
+    http::{connection_problem, gzip},
 };
 use crate::{
     api::log_drains::settings::{Settings, invalid, text},
     platform::{
         error::{Context, Error},
         object_store::{Credentials, Place, RequestTimeouts, S3, Style},
+        outbound::{OutboundError, uses::LOG_DRAIN},
     },
 };
 
@@ -37,7 +36,7 @@ pub(in crate::api::log_drains) struct S3Target {
     store: S3,
     wait: Duration,
     endpoint: Url,
-    policy: OutboundPolicy,
+    client: DrainClient,
 }
 
 /// Checks what becomes part of a host name or path.
@@ -93,7 +92,7 @@ fn endpoint(settings: &Settings, bucket: &str, region: &str) -> Result<(Url, Sty
 impl S3Target {
     pub(super) fn new(
         settings: &Settings,
-        policy: &OutboundPolicy,
+        client: &DrainClient,
         clock: Clock,
         entropy: Entropy,
     ) -> Result<Self, Error> {
@@ -118,13 +117,13 @@ impl S3Target {
             .and_then(Value::as_u64)
             .unwrap_or(WAIT_DEFAULT);
         let timeouts = RequestTimeouts::default();
-        let store = S3::restricted(place, clock, entropy, timeouts, policy)
+        let store = S3::restricted(place, clock, entropy, timeouts, client.client.policy())
             .context("making the client of a bucket")?;
         Ok(Self {
             store,
             wait: Duration::from_millis(wait),
             endpoint,
-            policy: policy.clone(),
+            client: client.clone(),
         })
     }
 
@@ -133,20 +132,36 @@ impl S3Target {
     }
 
     pub(super) async fn send(&self, batch: &OutgoingBatch<'_>) -> Result<(), DeliveryError> {
-        // The failure of the store would not give the reason.
-        self.policy
-            .check_literal(&self.endpoint)
-            .map_err(|error| DeliveryError::retry(error.to_string()))?;
+        self.check_endpoint()
+            .await
+            .map_err(|error| connection_problem(&error))?;
         let mut lines = Vec::new();
         for event in batch.events {
             lines.extend(line(batch.project, event).to_string().into_bytes());
             lines.push(b'\n');
         }
         let path = object_name(batch);
-        self.store
-            .replace(&path, gzip(&lines)?)
-            .await
-            .map_err(|failure| DeliveryError::retry(failure.summary()))
+        let replaced = self.store.replace(&path, gzip(&lines)?).await;
+        let problem = replaced.err().map(|failure| failure.summary());
+        let failure = problem.map(|text| OutboundError::Unreachable(text.to_owned()));
+        let client = &self.client.client;
+        client.count_exchange(&LOG_DRAIN, failure.as_ref());
+        problem.map_or(Ok(()), |text| Err(DeliveryError::retry(text)))
+    }
+
+    /// Rejects an endpoint that the policy refuses: the failure of the store would not give the
+    /// reason.
+    async fn check_endpoint(&self) -> Result<(), OutboundError> {
+        let DrainClient { client, owner } = &self.client;
+        let host = self.endpoint.host_str().unwrap_or_default();
+        let checked = match client.policy().check_literal(&self.endpoint) {
+            Ok(()) => client.check_host(*owner, host).await,
+            Err(refused) => Err(OutboundError::Refused(refused.to_string())),
+        };
+        if let Err(error) = &checked {
+            client.count_exchange(&LOG_DRAIN, Some(error));
+        }
+        checked
     }
 }
 

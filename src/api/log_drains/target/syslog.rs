@@ -7,13 +7,7 @@
 use std::{fmt::Write, io, sync::Arc, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use gantry_base::{
-    ids::ProjectRef,
-    net::{
-        outbound::{self, OutboundPolicy},
-        tls_client,
-    },
-};
+use gantry_base::{ids::ProjectRef, net::tls_client};
 use gantry_logs::event::{Event, Severity};
 use rustls::{
     RootCertStore,
@@ -21,14 +15,19 @@ use rustls::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
     time::timeout,
 };
 use tokio_rustls::TlsConnector;
 
-use super::delivery::{DeliveryError, OutgoingBatch, line};
+use super::{
+    delivery::{DeliveryError, OutgoingBatch, line},
+    drain_client::DrainClient,
+    http::connection_problem,
+};
 use crate::{
     api::log_drains::settings::{Settings, flag, invalid, text},
-    platform::error::Error,
+    platform::{error::Error, outbound::uses::LOG_DRAIN},
 };
 
 /// Timeout for connecting and sending a batch.
@@ -39,20 +38,25 @@ const CLOSE_WAIT: Duration = Duration::from_secs(2);
 const FACILITY: u8 = 16;
 
 pub(in crate::api::log_drains) struct SyslogTarget {
+    server: SyslogServer,
+    client: DrainClient,
+}
+
+/// The server of the settings.
+struct SyslogServer {
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
     structured_data: String,
-    policy: OutboundPolicy,
 }
 
 /// Checks the certificates, the host and the structured data.
 pub(super) fn check(settings: &Settings) -> Result<(), Error> {
-    SyslogTarget::new(settings, &OutboundPolicy::default()).map(drop)
+    SyslogServer::new(settings).map(drop)
 }
 
-impl SyslogTarget {
-    pub(super) fn new(settings: &Settings, policy: &OutboundPolicy) -> Result<Self, Error> {
+impl SyslogServer {
+    fn new(settings: &Settings) -> Result<Self, Error> {
         let host = text(settings, "host").unwrap_or_default().to_owned();
         if ServerName::try_from(host.clone()).is_err() {
             return Err(invalid("host", "expected a host name or an IP address"));
@@ -74,31 +78,40 @@ impl SyslogTarget {
                 _ => Some(connector(settings)?),
             },
             structured_data: structured_data.to_owned(),
-            policy: policy.clone(),
+        })
+    }
+}
+
+impl SyslogTarget {
+    pub(super) fn new(settings: &Settings, client: &DrainClient) -> Result<Self, Error> {
+        Ok(Self {
+            server: SyslogServer::new(settings)?,
+            client: client.clone(),
         })
     }
 
     pub(super) async fn send(&self, batch: &OutgoingBatch<'_>) -> Result<(), DeliveryError> {
         let mut messages = String::new();
         for event in batch.events {
-            let message = message(batch.project, event, &self.structured_data);
+            let message = message(batch.project, event, &self.server.structured_data);
             // Writing to a string cannot fail.
             let _ = write!(messages, "{} {message}", message.len());
         }
-        timeout(TIMEOUT, self.exchange(messages.as_bytes()))
+        let SyslogServer { host, port, .. } = &self.server;
+        let DrainClient { client, owner } = &self.client;
+        let connected = client.connect(&LOG_DRAIN, *owner, (host, *port)).await;
+        let stream = connected.map_err(|error| connection_problem(&error))?;
+        timeout(TIMEOUT, self.exchange(stream, messages.as_bytes()))
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|error| match outbound::refusal(&error) {
-                Some(refused) => DeliveryError::retry(refused.to_string()),
-                None => DeliveryError::retry(format!("the target cannot be reached: {error}")),
-            })
+            .map_err(|error| DeliveryError::retry(format!("the target cannot be reached: {error}")))
     }
 
-    async fn exchange(&self, messages: &[u8]) -> io::Result<()> {
-        let stream = self.policy.connect(&self.host, self.port).await?;
-        match &self.tls {
+    async fn exchange(&self, stream: TcpStream, messages: &[u8]) -> io::Result<()> {
+        match &self.server.tls {
             Some(connector) => {
-                let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
+                let name = ServerName::try_from(self.server.host.clone());
+                let name = name.map_err(io::Error::other)?;
                 transmit(connector.connect(name, stream).await?, messages).await
             }
             None => transmit(stream, messages).await,

@@ -6,17 +6,21 @@
 
 use aws_lc_rs::hmac;
 use base64::{Engine, prelude::BASE64_STANDARD};
-use gantry_base::{clock::Clock, net::outbound::OutboundPolicy};
+use gantry_base::clock::Clock;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::{
     delivery::{DeliveryError, OutgoingBatch, line},
+    drain_client::DrainClient,
     http::HttpSender,
 };
 use crate::{
     api::log_drains::settings::{Settings, flag, headers, text, url},
-    platform::error::Error,
+    platform::{
+        error::Error,
+        outbound::uses::{HTTP2_LOG_DRAIN, LOG_DRAIN},
+    },
 };
 
 const SECRET: HeaderName = HeaderName::from_static("webhook-secret");
@@ -34,15 +38,18 @@ pub(in crate::api::log_drains) struct WebhookTarget {
 impl WebhookTarget {
     pub(super) fn new(
         settings: &Settings,
-        policy: &OutboundPolicy,
+        client: &DrainClient,
         clock: Clock,
     ) -> Result<Self, Error> {
-        let http2 = text(settings, "http") == Some("http2");
+        let usage = match text(settings, "http") {
+            Some("http2") => &HTTP2_LOG_DRAIN,
+            _ => &LOG_DRAIN,
+        };
         let gzip = flag(settings, "gzip").unwrap_or(false);
         let mut headers = headers(settings);
         let secret = headers.remove(SECRET);
         Ok(Self {
-            sender: HttpSender::new(policy, url(settings, "url")?, http2, gzip),
+            sender: HttpSender::new(client, usage, url(settings, "url")?, gzip),
             key: secret.map(|secret| signing_key(secret.as_bytes())),
             headers,
             clock,

@@ -1,22 +1,18 @@
 //! Documents at URLs that customers choose: over HTTPS, from public addresses, within bounds of
 //! time and size. Redirects are not followed.
 
-use std::{borrow::Cow, time::Duration};
+use std::borrow::Cow;
 
 use bytes::Bytes;
-use http_body_util::{Full, LengthLimitError};
-use hyper::{Request, header};
+use gantry_base::net::outbound::OutboundPolicy;
+use http::{Request, header};
+use http_body_util::Full;
 use url::{Host, Url};
 
-use crate::net::{
-    http_client::{HttpClient, RequestError},
-    outbound::OutboundPolicy,
-};
+use super::{OutboundClient, OutboundError, OutboundUse, UrlOwner};
 
 /// Longest URL, in bytes.
 const URL_BYTES_MAX: usize = 2048;
-/// Timeout of a request with its response.
-const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The reason why a document cannot be read, in a form for clients.
 pub type DocumentProblem = Cow<'static, str>;
@@ -41,37 +37,35 @@ pub fn parse_url(policy: &OutboundPolicy, text: &str) -> Result<Url, DocumentPro
     Ok(url)
 }
 
-/// Reads a document of at most `bytes_max` bytes.
+/// Reads a document.
 pub async fn get(
-    policy: &OutboundPolicy,
-    url: &Url,
-    accept: &'static str,
-    bytes_max: usize,
+    client: &OutboundClient,
+    usage: &OutboundUse,
+    owner: UrlOwner,
+    (url, accept): (&Url, &'static str),
 ) -> Result<Bytes, DocumentProblem> {
     let request = Request::get(url.as_str())
         .header(header::ACCEPT, accept)
         .body(Full::default())
         .map_err(|_| "the URL cannot be requested")?;
-    let problem = |error| problem(&error, bytes_max);
-    let client = HttpClient::new(policy);
-    let sent = client.send(request, TIMEOUT, bytes_max).await;
-    let mut response = sent.map_err(problem)?;
+    let sent = client.send(usage, owner, request).await;
+    let response = sent.map_err(|error| problem(&error))?;
     let status = response.status;
     if !status.is_success() {
         return Err(format!("the server answered {status}; redirects are not followed").into());
     }
-    response.bytes().await.map_err(problem)
+    Ok(response.body)
 }
 
-fn problem(error: &RequestError, bytes_max: usize) -> DocumentProblem {
+fn problem(error: &OutboundError) -> DocumentProblem {
     match error {
-        RequestError::Refused(refused) => refused.to_string().into(),
-        RequestError::Connection(_) => "the server cannot be reached".into(),
-        RequestError::Body(error) if error.is::<LengthLimitError>() => {
+        // The cause would show the state of ports to the caller.
+        OutboundError::Unreachable(_) => "the server cannot be reached".into(),
+        OutboundError::Broken => "the response ends early".into(),
+        OutboundError::TooLong(bytes_max) => {
             format!("the response is over {} KiB", bytes_max / 1024).into()
         }
-        RequestError::Body(_) => "the response ends early".into(),
-        RequestError::TimedOut(_) => "the server did not answer in time".into(),
+        OutboundError::Refused(_) | OutboundError::TimedOut => error.to_string().into(),
     }
 }
 
