@@ -80,6 +80,7 @@ static PAGES: &[&Endpoint] = &[
     &projects::MERGE,
     &projects::FUNCTIONS,
     &projects::LOGS,
+    &projects::DATABASE_CALLS,
     &projects::USAGE,
     &projects::INGEST_KEYS,
     &projects::ADD_INGEST_KEY,

@@ -42,16 +42,17 @@ impl Visitor {
         self.check_query(method, path, "").await
     }
 
-    /// Calls a GET operation and returns its list; an empty one if the check does not permit it.
-    pub(super) async fn get_if<T: DeserializeOwned>(
+    /// Calls a GET operation and returns its response; an empty one if the check does not permit
+    /// it.
+    pub(super) async fn get_if<T: DeserializeOwned + Default>(
         &self,
         check: &PermissionCheck,
         path: &str,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<T, Error> {
         if check.is_allowed() {
             self.get(path).await
         } else {
-            Ok(Vec::new())
+            Ok(T::default())
         }
     }
 

@@ -53,6 +53,11 @@ export default async function watching(server, tally, chrome, page) {
     await page.getByRole('table').waitFor();
   });
 
+  await tally.scenario('pages: calls of the database', async () => {
+    await open(page, 'Database calls');
+    await look(page, 'database-calls-none');
+  });
+
   await tally.scenario('pages: create an ingest key, add a line, delete the key', async () => {
     await open(page, 'Ingest keys');
     await look(page, 'ingest-keys-none');

@@ -1,6 +1,8 @@
 //! Calls that databases make with `pg_net`, on real clusters with a local receiver.
 
 mod faults;
+mod limits;
+mod log;
 mod receiver;
 
 use std::{sync::Arc, time::Duration};

@@ -4,6 +4,7 @@ mod access_control;
 mod backups;
 pub(crate) mod browser;
 mod cli_login;
+mod database_calls;
 mod oidc;
 mod organizations;
 mod passkeys;

@@ -68,6 +68,8 @@ sources! {
     WorkflowRun = "workflow_run_logs",
     /// Management API requests that address the project.
     Management = "management_logs",
+    /// HTTP requests that the project's database makes.
+    PgNet = "pg_net_logs",
     /// Services with a name of their own, see [`Event::source_name`].
     Other = "other_logs",
 }

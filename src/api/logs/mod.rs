@@ -4,6 +4,7 @@
 //! before the server stops. [`gantry_logs`] stores and queries the lines.
 
 pub(super) mod analytics;
+mod database_calls;
 mod edge;
 mod functions;
 mod health;
@@ -38,6 +39,7 @@ pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
     tasks.spawn(edge::run(context.clone(), shutdown()));
     tasks.spawn(services::run(context.clone(), shutdown()));
     tasks.spawn(management::run(context.clone(), shutdown()));
+    tasks.spawn(database_calls::run(context.clone(), shutdown()));
     tasks.spawn(functions::run(context.clone(), shutdown()));
     tasks.spawn(postgres::run(context.clone(), shutdown()));
     tasks.spawn(upkeep(context.clone()));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, ser::SerializeMap};
 use serde_json::{Value, json};
 
 use super::{
-    keys, metrics, query, usage,
+    database_calls, keys, metrics, query, usage,
     usage::{Interval, UsageRows},
     window::Window,
 };
@@ -33,6 +33,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &REQUESTS_COUNT,
     &FUNCTION_STATS,
     &METRICS,
+    &database_calls::LIST,
     &keys::operations::LIST,
     &keys::operations::CREATE,
     &keys::operations::DELETE,

@@ -82,6 +82,16 @@ impl CallAnswer {
         }
     }
 
+    /// Returns the status of the response, if there is one.
+    pub(super) fn status(&self) -> Option<u16> {
+        self.status_code
+    }
+
+    /// Returns the reason why there is no response.
+    pub(super) fn error(&self) -> Option<&str> {
+        self.error_msg.as_deref()
+    }
+
     /// Returns about the memory of the response, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.content.as_ref().map_or(0, String::len)

@@ -76,6 +76,12 @@ impl QueuedCall {
         })
     }
 
+    /// Returns the method and the URL as the tenant wrote them.
+    pub(super) fn line(&self) -> (&str, &str) {
+        let method = self.method.as_deref().unwrap_or_default();
+        (method, self.url.as_deref().unwrap_or_default())
+    }
+
     /// Returns about the memory of the request, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.body.as_ref().map_or(0, |hex| hex.len() / 2)

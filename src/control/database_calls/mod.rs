@@ -6,11 +6,15 @@
 //!
 //! - `run` starts a sender for each running project of this node that has the extension.
 //! - `sender` reads, sends and stores the calls of one project; `queue` has its statements.
+//! - `receivers` leaves places to calls of others when a receiver does not answer.
+//! - `call_log` has the calls that ended, for the logs of the project.
 //! - `call` checks a request, `send` sends it, `answer` is the row of its response.
 
 mod answer;
 mod call;
+pub mod call_log;
 mod queue;
+mod receivers;
 mod send;
 mod sender;
 pub mod state;
@@ -203,7 +207,7 @@ async fn serve(
     };
     let end = match opened {
         Ok(Ok(Some(queue))) => {
-            let mut sender = Sender::new(&context, id, queue, unstored);
+            let mut sender = Sender::new(&context, (id, &project), queue, unstored);
             if let Err(error) = sender.run().await {
                 log_end(&project, &error);
             }

@@ -44,8 +44,13 @@ const FIND: &str = "select from pg_extension e \
     join pg_class c on c.oid = d.objid \
     where e.extname = 'pg_net' and c.oid = to_regclass('net.http_request_queue') \
     and pg_get_userbyid(c.relowner) = current_user";
-/// Reads requests in their order, without those in flight (`$1`): at most `$2`, and none after the
-/// bodies exceed `$3` bytes. Values that are too long are cut or replaced, and rejected later.
+/// Finds the trigger that announces requests. Extensions of earlier versions have none.
+const FIND_TRIGGER: &str = "select from pg_trigger t join pg_proc p on p.oid = t.tgfoid \
+    where t.tgrelid = to_regclass('net.http_request_queue') and t.tgenabled in ('O', 'A') \
+    and p.pronamespace = to_regnamespace('net') and p.proname = '_announce_requests'";
+/// Reads requests in their order, without those in flight or parked (`$1`): at most `$2`, and none
+/// after the bodies exceed `$3` bytes. Values that are too long are cut or replaced, and rejected
+/// later.
 const TAKE: &str = "select id::text, left(method, 16), left(url, $4::int), \
         case when octet_length(headers) > $5::int then '' else headers end, \
         case when bytes > $6::int then 'too long' else encode(body, 'hex') end, \
@@ -77,7 +82,11 @@ const EXPIRE: &str = "delete from net._http_response where ctid = any (array(\
     order by created limit 10000))";
 
 /// A session with the tables of the extension.
-pub(super) struct CallQueue(DatabaseSession);
+pub(super) struct CallQueue {
+    session: DatabaseSession,
+    /// Whether a notification announces requests.
+    pub(super) is_announced: bool,
+}
 
 impl CallQueue {
     /// Opens the queue of a database. Returns `None` if it does not have the bundled extension.
@@ -89,23 +98,27 @@ impl CallQueue {
         }
         // Before the first look, so that no request is missed in between.
         session.batch_execute("listen gantry_pg_net").await?;
-        Ok(Some(Self(session)))
+        let is_announced = !session.simple_query(FIND_TRIGGER).await?.rows.is_empty();
+        Ok(Some(Self {
+            session,
+            is_announced,
+        }))
     }
 
     /// Waits until a transaction with requests was committed.
     pub(super) async fn notified(&mut self) -> Result<(), Error> {
-        self.0.notified().await
+        self.session.notified().await
     }
 
-    /// Reads at most `count` requests that are not in flight.
+    /// Reads at most `count` requests that are not among the excluded ones.
     pub(super) async fn take(
         &mut self,
-        in_flight: impl Iterator<Item = i64>,
+        excluded: impl Iterator<Item = i64>,
         count: usize,
         bytes_max: usize,
     ) -> Result<Vec<QueuedCall>, Error> {
-        self.0.renew_deadline();
-        let ids = id_array(in_flight);
+        self.session.renew_deadline();
+        let ids = id_array(excluded);
         let numbers = [
             count,
             bytes_max,
@@ -116,7 +129,7 @@ impl CallQueue {
         let [count, bytes_max, url, headers, body] = numbers.map(|number| number.to_string());
         let parameters = [&ids, &count, &bytes_max, &url, &headers, &body];
         let parameters = parameters.map(|text| Some(text.as_str()));
-        let found = self.0.query(TAKE, &parameters).await?;
+        let found = self.session.query(TAKE, &parameters).await?;
         let mut calls = Vec::with_capacity(found.rows.len());
         for row in found.rows.records::<6>() {
             calls.extend(QueuedCall::of_row(row));
@@ -127,24 +140,24 @@ impl CallQueue {
     /// Stores responses and removes their requests. Returns the number of removed requests.
     pub(super) async fn record(&mut self, answers: &[CallAnswer]) -> Result<u64, Error> {
         let doing = "storing responses of calls";
-        self.0.renew_deadline();
+        self.session.renew_deadline();
         let json = serde_json::to_string(answers).context(doing)?;
-        let stored = self.0.query(RECORD, &[Some(&json)]).await?;
+        let stored = self.session.query(RECORD, &[Some(&json)]).await?;
         let count = stored.rows.values().next().unwrap_or_default();
         count.parse().context(doing)
     }
 
     /// Removes requests without their responses.
     pub(super) async fn remove(&mut self, ids: impl Iterator<Item = i64>) -> Result<(), Error> {
-        self.0.renew_deadline();
+        self.session.renew_deadline();
         let ids = id_array(ids);
-        self.0.query(REMOVE, &[Some(&ids)]).await.map(drop)
+        self.session.query(REMOVE, &[Some(&ids)]).await.map(drop)
     }
 
     /// Removes old responses.
     pub(super) async fn expire(&mut self) -> Result<(), Error> {
-        self.0.renew_deadline();
-        self.0.batch_execute(EXPIRE).await.map(drop)
+        self.session.renew_deadline();
+        self.session.batch_execute(EXPIRE).await.map(drop)
     }
 }
 

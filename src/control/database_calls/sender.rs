@@ -6,32 +6,39 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
     time::Duration,
 };
 
-use gantry_base::ids::ProjectId;
+use gantry_base::ids::{ProjectId, ProjectRef};
 use tokio::{
-    sync::Semaphore,
     task::JoinSet,
     time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 
-use super::{answer::CallAnswer, call::QueuedCall, queue::CallQueue, send, state::CallResult};
+use super::{
+    answer::CallAnswer,
+    call::QueuedCall,
+    call_log::{CallTarget, EndedCall},
+    queue::CallQueue,
+    receivers::Receivers,
+    send,
+    state::{CallPlaces, CallResult},
+};
 use crate::{control::context::ControlContext, platform::error::Error};
 
 /// Calls of a project that are read and not stored, at most.
 const CALLS_MAX: usize = 32;
 /// Bodies of those calls, in bytes. The last one may exceed it.
 const BYTES_MAX: usize = 8 << 20;
-/// Calls in flight for which a project needs no place among those that all projects share.
-const OWN_CALLS: usize = 4;
 /// Responses of one transaction, in bytes. The last one may exceed it.
 const STORED_BYTES_MAX: usize = 4 << 20;
 /// Shortest time between two looks at a queue.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Interval of looks without a notification, and of the removal of old responses.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval of looks at a queue without the trigger that announces requests. It is not created
+/// here: it would be part of the tenant's schema, and keep the extension from being dropped.
+const UNANNOUNCED_INTERVAL: Duration = Duration::from_secs(1);
 /// Answered requests that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
 /// Errors of PostgreSQL that end by themselves: a lock, a deadlock, a timeout, a full disk.
@@ -41,9 +48,11 @@ const TEMPORARY: [&str; 5] = ["55P03", "40P01", "40001", "57014", "53100"];
 pub(super) struct Sender {
     context: ControlContext,
     project: ProjectId,
+    reference: ProjectRef,
     queue: CallQueue,
-    own: Arc<Semaphore>,
-    calls: JoinSet<CallAnswer>,
+    places: CallPlaces,
+    calls: JoinSet<(CallAnswer, EndedCall)>,
+    receivers: Receivers,
     /// Requests that are in flight or not stored, with the size of their bodies.
     open: HashMap<i64, usize>,
     /// Responses that are not stored yet.
@@ -61,16 +70,18 @@ impl Sender {
     /// Returns a sender. `unstored` are responses that an earlier sender could not store.
     pub(super) fn new(
         context: &ControlContext,
-        project: ProjectId,
+        (project, reference): (ProjectId, &ProjectRef),
         queue: CallQueue,
         unstored: Vec<CallAnswer>,
     ) -> Self {
         Self {
             context: context.clone(),
             project,
+            reference: reference.clone(),
             queue,
-            own: Arc::new(Semaphore::new(OWN_CALLS)),
+            places: context.database_calls.places(),
             calls: JoinSet::new(),
+            receivers: Receivers::default(),
             open: unstored.iter().map(|answer| (answer.id, 0)).collect(),
             unstored,
             answered: HashSet::new(),
@@ -82,7 +93,12 @@ impl Sender {
 
     /// Sends calls until the session ends, or the tables cannot be used.
     pub(super) async fn run(&mut self) -> Result<(), Error> {
-        let mut look = interval(LOOK_INTERVAL);
+        let mut look = interval(if self.queue.is_announced {
+            LOOK_INTERVAL
+        } else {
+            UNANNOUNCED_INTERVAL
+        });
+        let mut next_expiry = Instant::now();
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.store().await?;
@@ -101,6 +117,10 @@ impl Sender {
                 }
                 _ = look.tick() => {
                     self.more = true;
+                    if Instant::now() < next_expiry {
+                        continue;
+                    }
+                    next_expiry = Instant::now() + LOOK_INTERVAL;
                     // The tables of a tenant may forbid it; calls are sent nevertheless.
                     if let Err(Error::DatabaseUnreachable) = self.queue.expire().await {
                         return Err(Error::DatabaseUnreachable);
@@ -125,8 +145,8 @@ impl Sender {
         self.next_look = Instant::now() + LOOK_PAUSE;
         let count = CALLS_MAX.saturating_sub(self.open.len());
         let bytes = BYTES_MAX.saturating_sub(self.open_bytes());
-        let open = self.open.keys().copied();
-        let calls = self.queue.take(open, count, bytes).await?;
+        let excluded = self.open.keys().copied().chain(self.receivers.parked());
+        let calls = self.queue.take(excluded, count, bytes).await?;
         self.more = calls.len() >= count;
         for call in calls {
             self.begin(call)?;
@@ -141,29 +161,34 @@ impl Sender {
             let problem = "net.http_request_queue keeps requests that were answered";
             return Err(Error::Rejected(problem.into()));
         }
-        if self.open.insert(call.id, call.bytes()).is_some() {
-            // Two rows with one id: both are removed with the first response.
+        let target = CallTarget::of(&call);
+        if self.open.contains_key(&call.id) || !self.receivers.admit(call.id, &target.host) {
+            // Two rows with one id are both removed with the first response.
             return Ok(());
         }
-        let (context, project, own) = (self.context.clone(), self.project, self.own.clone());
+        self.open.insert(call.id, call.bytes());
+        let reference = self.reference.clone();
+        let (context, project) = (self.context.clone(), self.project);
+        let places = self.places.clone();
         self.calls.spawn(async move {
-            let shared = context.database_calls.shared.clone();
-            // Neither is ever closed.
-            let _place = tokio::select! {
-                biased;
-                place = own.acquire_owned() => place,
-                place = shared.acquire_owned() => place,
-            };
-            send::send(&context, project, call).await
+            let _place = places.enter().await;
+            let (at, begun) = (context.clock.now(), context.clock.ticks());
+            let answer = send::send(&context, project, call).await;
+            let took_millis = context.clock.ticks().saturating_sub(begun);
+            let ended = EndedCall::new((at, took_millis), reference, target, &answer);
+            (answer, ended)
         });
         Ok(())
     }
 
     /// Collects a response, and those that are there as well, up to the size of a transaction.
-    fn collect(&mut self, first: Option<CallAnswer>) {
+    fn collect(&mut self, first: Option<(CallAnswer, EndedCall)>) {
         let mut bytes = 0;
         let mut next = first;
-        while let Some(answer) = next {
+        while let Some((answer, ended)) = next {
+            let is_answered = answer.status().is_some();
+            self.more |= self.receivers.end(&ended.target.host, is_answered);
+            self.context.database_calls.note(ended);
             bytes += answer.bytes();
             self.context.database_calls.count(answer.result, 1);
             self.unstored.push(answer);

@@ -5,12 +5,15 @@ use std::{collections::HashSet, mem, sync::Arc};
 use gantry_base::ids::ProjectId;
 use metrics::Counter;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use super::call_log::{CallLog, EndedCall};
 use crate::platform::telemetry::Metrics;
 
 /// Calls in flight of all projects, beyond those that each project has places of its own for.
 const SHARED_CALLS_MAX: usize = 256;
+/// Calls in flight for which a project needs no place among those that all projects share.
+const OWN_CALLS: usize = 4;
 /// Databases that are searched for the extension at the same time.
 const CHECKS_MAX: usize = 8;
 
@@ -29,6 +32,32 @@ pub(super) enum CallResult {
     Unstored,
 }
 
+/// The places of the calls of one project: its own, and those that all projects share.
+#[derive(Clone)]
+pub(super) struct CallPlaces {
+    own: Arc<Semaphore>,
+    shared: Arc<Semaphore>,
+}
+
+impl CallPlaces {
+    fn new(shared: &Arc<Semaphore>) -> Self {
+        Self {
+            own: Arc::new(Semaphore::new(OWN_CALLS)),
+            shared: shared.clone(),
+        }
+    }
+
+    /// Waits for a place, which is free again when the permit is dropped.
+    pub(super) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        // Neither is ever closed.
+        tokio::select! {
+            biased;
+            place = self.own.clone().acquire_owned() => place.ok(),
+            place = self.shared.clone().acquire_owned() => place.ok(),
+        }
+    }
+}
+
 /// Senders of all projects, as other tasks see them.
 pub struct DatabaseCalls {
     /// Projects without a sender that were used since the last pass.
@@ -37,8 +66,11 @@ pub struct DatabaseCalls {
     busy: Mutex<HashSet<ProjectId>>,
     /// Requests a pass over all projects.
     pub(super) pass: Notify,
-    pub(super) shared: Arc<Semaphore>,
+    shared: Arc<Semaphore>,
     pub(super) checks: Arc<Semaphore>,
+    /// Calls that ended, until they are written to the logs of their projects.
+    pub log: CallLog,
+    unlogged: Counter,
     results: [Counter; 5],
 }
 
@@ -51,6 +83,8 @@ impl DatabaseCalls {
             pass: Notify::new(),
             shared: Arc::new(Semaphore::new(SHARED_CALLS_MAX)),
             checks: Arc::new(Semaphore::new(CHECKS_MAX)),
+            log: CallLog::default(),
+            unlogged: metrics.counter("gantry_database_calls_unlogged_total", &[]),
             results: ["answered", "timed-out", "refused", "failed", "unstored"].map(|result| {
                 metrics.counter("gantry_database_calls_total", &[("result", result)])
             }),
@@ -90,8 +124,41 @@ impl DatabaseCalls {
         }
     }
 
+    /// Returns the places of a project that gets a sender.
+    pub(super) fn places(&self) -> CallPlaces {
+        CallPlaces::new(&self.shared)
+    }
+
+    /// Queues a call for the log of its project. A full queue drops it.
+    pub(super) fn note(&self, call: EndedCall) {
+        if !self.log.add(call) {
+            self.unlogged.increment(1);
+        }
+    }
+
     /// Counts calls by their result.
     pub(super) fn count(&self, result: CallResult, calls: usize) {
         self.results[result as usize].increment(calls as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn project_with_all_shared_places_leaves_their_own_to_others() {
+        let shared = Arc::new(Semaphore::new(SHARED_CALLS_MAX));
+        let enter = |places: &CallPlaces| places.enter().now_or_never().flatten();
+        let (busy, neighbour) = (CallPlaces::new(&shared), CallPlaces::new(&shared));
+        let mut taken: Vec<_> = std::iter::from_fn(|| enter(&busy)).collect();
+        assert_eq!(taken.len(), SHARED_CALLS_MAX + OWN_CALLS);
+        let own: Vec<_> = std::iter::from_fn(|| enter(&neighbour)).collect();
+        assert_eq!(own.len(), OWN_CALLS);
+        // The last one is a shared place.
+        taken.pop();
+        assert!(enter(&neighbour).is_some());
     }
 }

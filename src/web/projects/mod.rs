@@ -1,10 +1,11 @@
 //! Projects: create, show, pause, restore, restart, upgrade, delete, settings, backups, branches,
-//! functions, logs, usage, ingest keys, log drains, hostname.
+//! functions, logs, usage, ingest keys, log drains, calls of databases, hostname.
 
 mod actions;
 mod backups;
 mod branch;
 mod branches;
+mod database_calls;
 mod functions;
 mod hostname;
 mod ingest_keys;
@@ -25,6 +26,7 @@ pub(super) use self::{
     backups::{BACKUPS, UPDATE_SCHEDULE},
     branch::{BRANCH, CONFIRM_MERGE, MERGE},
     branches::BRANCHES,
+    database_calls::DATABASE_CALLS,
     functions::FUNCTIONS,
     hostname::HOSTNAME,
     ingest_keys::{ADD_INGEST_KEY, DELETE_INGEST_KEY, INGEST_KEYS},

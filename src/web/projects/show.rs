@@ -272,11 +272,12 @@ const DEVELOPMENT: [LinkedPage; 4] = [
 ];
 
 /// Pages on logs.
-const MONITORING: [LinkedPage; 4] = [
+const MONITORING: [LinkedPage; 5] = [
     ("logs", "Logs", "analytics/endpoints/logs"),
     ("usage", "Usage", "analytics/endpoints/usage.api-counts"),
     ("ingest-keys", "Ingest keys", "analytics/ingest-keys"),
     ("log-drains", "Log drains", "analytics/log-drains/health"),
+    ("database-calls", "Database calls", "database/calls"),
 ];
 
 /// Returns path and label of the pages that the visitor may see.
