@@ -14,6 +14,19 @@ const LINE_CHARS_MAX: usize = 240;
 const ROLES_NEED_16: &str =
     "Creating and changing roles needs a project on PostgreSQL 16 or newer.";
 
+/// Hint of an error of dblink, `postgres_fdw`, a subscription or the extension `http`.
+const NO_NETWORK: &str = "The database has no network, so it reaches no other server. Send HTTP \
+                          requests with the extension pg_net; move data by a client of both servers.";
+/// Beginnings of messages of the extension `http`, which are those of libcurl.
+const CURL_MESSAGES: [&str; 6] = [
+    "Could not resolve host",
+    "Resolving timed out",
+    "Failed to connect to",
+    "Could not connect to",
+    "Couldn't connect to",
+    "Connection timed out after",
+];
+
 /// Fields of a server error.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct SqlError {
@@ -51,6 +64,7 @@ impl SqlError {
             }
         }
         error.hint_at_roles();
+        error.hint_at_network();
         error
     }
 
@@ -64,6 +78,20 @@ impl SqlError {
             && refused.contains(&self.message.as_str())
         {
             ROLES_NEED_16.clone_into(&mut self.hint);
+        }
+    }
+
+    /// Adds the remedy to the errors of connections that the database tried to open. The sandbox
+    /// refuses them with the words of the kernel only.
+    fn hint_at_network(&mut self) {
+        // sqlclient_unable_to_establish_sqlconnection and connection_failure.
+        let is_connection = ["08001", "08006"].contains(&self.code.as_str());
+        let is_curl = self.code == "XX000"
+            && CURL_MESSAGES
+                .iter()
+                .any(|beginning| self.message.starts_with(beginning));
+        if self.hint.is_empty() && (is_connection || is_curl) {
+            NO_NETWORK.clone_into(&mut self.hint);
         }
     }
 
@@ -250,6 +278,27 @@ mod tests {
         assert_eq!(refused("permission denied for table t", ""), "");
         let newer = "Only roles with the CREATEROLE attribute may create roles.";
         assert_eq!(refused("permission denied to create role", newer), "");
+    }
+
+    #[test]
+    fn failed_connections_of_the_database_get_a_hint() {
+        let hint = |code: &str, message: &str| {
+            let mut error = SqlError {
+                code: code.into(),
+                message: message.into(),
+                ..SqlError::default()
+            };
+            error.hint_at_network();
+            error.hint
+        };
+        assert_eq!(hint("08001", "could not establish connection"), NO_NETWORK);
+        assert_eq!(
+            hint("08006", "could not connect to the publisher"),
+            NO_NETWORK
+        );
+        assert_eq!(hint("XX000", "Could not resolve host: a.test"), NO_NETWORK);
+        assert_eq!(hint("XX000", "cache lookup failed"), "");
+        assert_eq!(hint("42P01", "Failed to connect to"), "");
     }
 
     proptest::proptest! {
