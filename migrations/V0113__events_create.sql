@@ -8,7 +8,8 @@ create table event_heads (
 );
 
 create table events (
-    organization_id bigint      not null references organizations (id) on delete cascade,
+    -- Not of organizations: the check would wait for transactions that lock the organization and wait for the audit log.
+    organization_id bigint      not null references event_heads (organization_id) on delete cascade,
     -- From 1, without gaps.
     number          bigint      not null check (number > 0),
     -- UUID version 7.
@@ -25,3 +26,7 @@ create table events (
 );
 
 create index events_at on events (at);
+
+insert into event_heads (organization_id, number) select id, 0 from organizations;
+
+create trigger events_announce after insert on events for each statement execute function announce();

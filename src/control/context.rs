@@ -263,7 +263,7 @@ impl ChangeListener for ControlState {
             Task::Reconciler => self.reconciler.notify(),
             Task::TemporaryAccess => self.temporary_access.wake(),
             Task::Services => self.services.wake(),
-            Task::RateLimitOverrides | Task::LogDrains | Task::Branches => {}
+            Task::RateLimitOverrides | Task::LogDrains | Task::Branches | Task::Events => {}
         }
     }
 

@@ -53,6 +53,8 @@ pub enum Error {
         /// Names of the missing settings of the mail server.
         missing: String,
     },
+    /// A part of the subject was removed for good: status 410. The text says how to continue.
+    Gone(Cow<'static, str>),
     /// A rate limit is exhausted.
     LimitReached,
     /// Other requests for the same resource are still running.
@@ -224,6 +226,7 @@ codes! {
     INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
     CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
+    GONE = "gone", 410, "Events after the cursor are not kept any more.", "Read the present state, and continue with the cursor that the message names.";
     REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body's `Content-Type` is not one that the operation reads.", "Send `Content-Type: application/json`, in UTF-8.";
     UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
@@ -294,6 +297,7 @@ impl Error {
             Self::Forbidden(_) => FORBIDDEN,
             Self::NotFound | Self::Missing(_) | Self::UnknownRoute { .. } => NOT_FOUND,
             Self::Conflict(_) => CONFLICT,
+            Self::Gone(_) => GONE,
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
             Self::LimitReached | Self::Busy { .. } | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
@@ -334,7 +338,7 @@ impl Error {
             Self::NotFound => "Not Found".into(),
             Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
             Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
-            Self::Rejected(text) | Self::Conflict(text) | Self::Unprocessable(text) => text.clone(),
+            Self::Rejected(text) | Self::Conflict(text) | Self::Unprocessable(text) | Self::Gone(text) => text.clone(),
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
             Self::Busy { .. } => {

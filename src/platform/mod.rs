@@ -9,6 +9,7 @@ pub mod cache;
 pub mod context;
 pub mod db;
 pub mod error;
+pub mod events;
 pub mod exported_key;
 pub mod http;
 pub mod names;

@@ -53,6 +53,8 @@ pub enum Task {
     Services,
     /// Carries out runs of branches.
     Branches,
+    /// Passes new events on to the requests that wait for them.
+    Events,
 }
 
 impl Task {
@@ -64,6 +66,7 @@ impl Task {
         Self::LogDrains,
         Self::Services,
         Self::Branches,
+        Self::Events,
     ];
 }
 
@@ -251,6 +254,8 @@ tables! {
     OutboundHosts = "outbound_hosts", PUBLISHED, &[Cache::OutboundHosts], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
+    /// Events of organizations.
+    Events = "events", PUBLISHED, &[], &[Task::Events], ProjectRemoval::Unrelated;
 }
 
 impl Table {

@@ -146,9 +146,8 @@ async fn find(
         Recorder::new(
             user,
             &Subject::Account,
-            request.address(),
-            &request.request_id,
-            CALLBACK.id,
+            (request.address(), &request.request_id, CALLBACK.id),
+            &context.entropy,
         )
     };
     identities::find(&context.db, provider, person, context.clock.now(), recorder).await

@@ -208,9 +208,8 @@ impl SignInRequest {
         let recorder = Recorder::new(
             &user,
             &Subject::Account,
-            self.address(),
-            &self.request_id,
-            operation,
+            (self.address(), &self.request_id, operation),
+            &context.entropy,
         );
         recorder
             .finish(

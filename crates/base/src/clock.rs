@@ -130,6 +130,13 @@ impl Entropy {
         Builder::from_random_bytes(self.bytes()).into_uuid()
     }
 
+    /// Returns a UUID version 7 (RFC 9562 §5.7) of this time: UUIDs of later milliseconds are
+    /// greater.
+    pub fn uuid_v7(&self, at: DateTime<Utc>) -> Uuid {
+        let millis = u64::try_from(at.timestamp_millis()).unwrap_or_default();
+        Builder::from_unix_timestamp_millis(millis, &self.bytes()).into_uuid()
+    }
+
     /// Returns `len` lowercase letters, uniformly distributed.
     pub fn letters(&self, len: usize) -> String {
         let mut text = String::with_capacity(len);
@@ -164,6 +171,16 @@ mod tests {
             (clock.ticks(), clock.now().timestamp_millis()),
             (1500, -58_500)
         );
+    }
+
+    #[test]
+    fn uuids_version_7_are_ordered_by_time() {
+        let entropy = Entropy::seeded(1);
+        let at = |millis| DateTime::from_timestamp_millis(millis).unwrap();
+        let ids: Vec<Uuid> = (1_000..1_100)
+            .map(|millis| entropy.uuid_v7(at(millis)))
+            .collect();
+        assert!(ids.is_sorted() && ids.iter().all(|id| id.get_version_num() == 7));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
-use gantry_base::ids::ApprovalId;
+use gantry_base::{clock::Entropy, ids::ApprovalId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -42,6 +42,8 @@ pub struct RequestOrigin {
     pub request_id: String,
     /// Id of the operation.
     pub operation: &'static str,
+    /// Makes the ids of events.
+    pub entropy: Entropy,
 }
 
 impl RequestOrigin {
@@ -50,13 +52,18 @@ impl RequestOrigin {
         Recorder::of_approval(
             (grant.id, grant.actor),
             grant.organization,
-            (self.address, &self.request_id, self.operation),
+            self.request(),
+            &self.entropy,
         )
     }
 
     /// Returns a recorder for the registration of an application.
     pub fn registration(&self, client_id: Uuid) -> Recorder {
-        Recorder::of_application(client_id, (self.address, &self.request_id, self.operation))
+        Recorder::of_application(client_id, self.request(), &self.entropy)
+    }
+
+    fn request(&self) -> (IpAddr, &str, &'static str) {
+        (self.address, &self.request_id, self.operation)
     }
 }
 

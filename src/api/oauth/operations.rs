@@ -21,6 +21,7 @@ use crate::{
     api::context::ApiContext,
     platform::{
         access::Access,
+        context::PlatformContext,
         error::{Error, oauth_error},
         http::{
             Call, Endpoint, Input, Json, RESOURCE_METADATA, Tag, Verb,
@@ -170,6 +171,7 @@ impl Input for RequestOrigin {
             address: call.peer().address,
             request_id: call.request_id().to_owned(),
             operation: call.operation(),
+            entropy: PlatformContext::take(call).await?.entropy.clone(),
         })
     }
 }

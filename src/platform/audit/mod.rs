@@ -12,6 +12,7 @@
 //! UUID, before and after the JSON text as stored. An exported log can thus be verified with
 //! SHA-256 alone.
 
+mod change;
 pub mod read;
 pub mod record;
 pub mod verify;
@@ -29,6 +30,7 @@ use uuid::Uuid;
 
 use crate::platform::error::{Context, Error};
 
+pub use change::Change;
 pub use record::Recorder;
 
 /// A chain of the audit log.

@@ -14,11 +14,12 @@ use serde_json::{Value, value::RawValue};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use super::{AuditEntry, Chain, Hash, append};
+use super::{AuditEntry, Chain, Hash, append, change::Change};
 use crate::platform::{
     access::{Subject, User},
     db::Db,
     error::{Context, Error},
+    events,
 };
 
 /// Parts of field names. Fields with such names are redacted. Handlers pass no secrets; this is a
@@ -38,6 +39,8 @@ pub struct Recorder {
     address: String,
     request_id: String,
     operation: &'static str,
+    /// Makes the ids of events.
+    entropy: Entropy,
     written: AtomicBool,
     delegated: AtomicBool,
 }
@@ -47,9 +50,8 @@ impl Recorder {
     pub fn new(
         user: &User,
         subject: &Subject,
-        address: IpAddr,
-        request_id: &str,
-        operation: &'static str,
+        (address, request_id, operation): (IpAddr, &str, &'static str),
+        entropy: &Entropy,
     ) -> Self {
         let (chain, subject) = match subject {
             Subject::Account => (Chain::Account(user.id), None),
@@ -70,6 +72,7 @@ impl Recorder {
             address: address.to_string(),
             request_id: request_id.to_owned(),
             operation,
+            entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
         }
@@ -79,13 +82,14 @@ impl Recorder {
     pub fn of_approval(
         (approval, actor): (ApprovalId, Uuid),
         organization: OrganizationId,
-        (address, request_id, operation): (IpAddr, &str, &'static str),
+        request: (IpAddr, &str, &'static str),
+        entropy: &Entropy,
     ) -> Self {
         Self {
             chain: Chain::Organization(organization),
             actor,
             token: TokenId(-approval.0),
-            ..Self::of_application(Uuid::nil(), (address, request_id, operation))
+            ..Self::of_application(Uuid::nil(), request, entropy)
         }
     }
 
@@ -93,6 +97,7 @@ impl Recorder {
     pub fn of_application(
         client_id: Uuid,
         (address, request_id, operation): (IpAddr, &str, &'static str),
+        entropy: &Entropy,
     ) -> Self {
         Self {
             chain: Chain::Server,
@@ -102,6 +107,7 @@ impl Recorder {
             address: address.to_string(),
             request_id: request_id.to_owned(),
             operation,
+            entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
         }
@@ -118,6 +124,7 @@ impl Recorder {
             address: format!("operator:{name}"),
             request_id: hex::encode(entropy.bytes::<16>()),
             operation: command,
+            entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
         }
@@ -166,20 +173,26 @@ impl Recorder {
         self.append_alone(db, INTENT, now).await
     }
 
-    /// Writes the change and the status of the response in the transaction of the change, so that
-    /// both or neither are committed.
+    /// Writes the change and the status of the response in the transaction of the change, then its
+    /// events, so that all or nothing is committed. Entries of other chains are written before.
     pub async fn write_in(
         &self,
         transaction: &Transaction<'_>,
         status: i16,
-        (before, after): (Option<Value>, Option<Value>),
+        change: impl Into<Change>,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
+        let Change {
+            before,
+            after,
+            events,
+        } = change.into();
         append(
             transaction,
             self.entry(self.chain, self.subject.clone(), status, now, before, after)?,
         )
         .await?;
+        events::append(transaction, &events, Some(self.actor), &self.entropy, now).await?;
         self.written.store(true, Ordering::Release);
         Ok(())
     }
@@ -191,7 +204,7 @@ impl Recorder {
         transaction: deadpool_postgres::Transaction<'_>,
         doing: &'static str,
         status: i16,
-        change: (Option<Value>, Option<Value>),
+        change: impl Into<Change>,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         self.write_in(&transaction, status, change, now).await?;

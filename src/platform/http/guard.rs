@@ -294,9 +294,8 @@ async fn admit(
         let recorder = Recorder::new(
             user,
             &subject,
-            peer.address,
-            request_id.as_str(),
-            endpoint.id,
+            (peer.address, request_id.as_str(), endpoint.id),
+            &context.entropy,
         );
         outcome.recorder = Some(Arc::new(recorder));
     }
