@@ -30,3 +30,7 @@ create index events_at on events (at);
 insert into event_heads (organization_id, number) select id, 0 from organizations;
 
 create trigger events_announce after insert on events for each statement execute function announce();
+
+-- The status of the last event about it. Null before the first one.
+alter table projects add column announced_status text;
+update projects set announced_status = status;

@@ -226,7 +226,8 @@ async fn remove(name: &str, common: &CommandOptions) -> anyhow::Result<()> {
 
 async fn rebuild(name: &str, to: Option<&str>, common: &CommandOptions) -> anyhow::Result<()> {
     let outcome = OpenControl::with(&common.control, async |db| {
-        let rebuilt = rebuild::rebuild(db, name, to, Clock::system().now()).await;
+        let sources = (&Entropy::system(), Clock::system().now());
+        let rebuilt = rebuild::rebuild(db, name, to, sources).await;
         rebuilt.map_err(|error| unknown(error, name))
     })
     .await?;

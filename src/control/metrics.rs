@@ -66,13 +66,35 @@ pub enum Bound {
     DiskStop,
 }
 
+impl Bound {
+    /// Every bound.
+    pub const ALL: [Self; 5] = [
+        Self::Memory,
+        Self::Processes,
+        Self::DiskSoft,
+        Self::DiskHard,
+        Self::DiskStop,
+    ];
+
+    /// Name in metrics and events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+            Self::DiskSoft => "disk-soft",
+            Self::DiskHard => "disk-hard",
+            Self::DiskStop => "disk-stop",
+        }
+    }
+}
+
 /// Counters and durations of clusters.
 pub struct ClusterMetrics {
     origins: [Counter; 3],
     steps: [Histogram; 7],
     folders: Gauge,
     servers: Gauge,
-    bounds: [Counter; 5],
+    bounds: [Counter; Bound::ALL.len()],
 }
 
 impl ClusterMetrics {
@@ -88,8 +110,9 @@ impl ClusterMetrics {
             .map(|step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)])),
             folders: ready("folder"),
             servers: ready("server"),
-            bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"].map(|bound| {
-                metrics.counter("gantry_project_bounds_reached_total", &[("bound", bound)])
+            bounds: Bound::ALL.map(|bound| {
+                let labels = [("bound", bound.name())];
+                metrics.counter("gantry_project_bounds_reached_total", &labels)
             }),
         }
     }

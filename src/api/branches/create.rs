@@ -25,7 +25,7 @@ use crate::{
     },
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         db,
         error::{Context, Error},
     },
@@ -87,12 +87,16 @@ pub(super) async fn create(
     let transaction = client.transaction().await.context("creating a branch")?;
     let row = lock_origin(&transaction, origin).await?;
     let parent = row.root.as_ref().unwrap_or(origin);
+    let mut events = Vec::new();
     let id = if new.is_default {
         insert_default(context, &transaction, parent, &new.name, now)
             .await?
             .ok_or_else(|| Error::Conflict("The project has a default branch already".into()))?
     } else {
-        insert_default(context, &transaction, parent, DEFAULT_NAME, now).await?;
+        let default = insert_default(context, &transaction, parent, DEFAULT_NAME, now).await?;
+        if let Some(default) = default {
+            events.push(read_in(&transaction, default).await?.created());
+        }
         check_new(context, &transaction, parent, &new, &row).await?;
         insert_branch(
             context,
@@ -106,10 +110,11 @@ pub(super) async fn create(
         id
     };
     let after = json!({"id": id, "name": new.name, "with_data": new.with_data, "persistent": new.persistent, "is_default": new.is_default});
-    audit
-        .write_in(&transaction, 201, (None, Some(after)), now)
-        .await?;
-    let view = read_in(&transaction, id).await?.view(context);
+    let branch = read_in(&transaction, id).await?;
+    events.push(branch.created());
+    let change = Change::new((None, Some(after)), events);
+    audit.write_in(&transaction, 201, change, now).await?;
+    let view = branch.view(context);
     transaction.commit().await.context("creating a branch")?;
     changed(context);
     Ok(view)

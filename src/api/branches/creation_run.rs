@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     api::context::ApiContext,
-    control::projects::Status,
+    control::projects::{Status, status_events},
     platform::{
         error::{Context, Error},
         tables::Table,
@@ -109,6 +109,8 @@ async fn fail_creation(
         restored.context(doing)?;
     }
     runs::finish_in(&transaction, &run.id, now).await?;
+    let events = status_events::changed(&transaction, &[branch.project.id]).await?;
+    status_events::append(context, &transaction, &events).await?;
     transaction.commit().await.context(doing)?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();

@@ -10,11 +10,14 @@ use serde_json::{Value, json};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::notify;
+use super::{branch_row::read_in, notify};
 use crate::{
     api::{context::ApiContext, projects::timestamp},
+    control::projects::status_events,
     platform::{
+        db::Param,
         error::{Context, Error},
+        events::payloads::BranchEndReason,
         outbound::UrlOwner,
     },
 };
@@ -28,7 +31,7 @@ const LAST_LEAD_SECS: i32 = 3600;
 /// Ends in the next day that have not been announced. A branch that was created or used less than
 /// the lead time before its end gets no notice.
 const DUE: &str = "
-    select b.id, c.ref, e.at, e.lead_secs, b.notify_url is not null
+    select b.id, c.ref, e.at, e.lead_secs, b.notify_url is not null, e.at = b.expires_at
     from branches b join projects c on c.id = b.project_id
     cross join lateral (select greatest(c.used_at, c.settled_at, c.created_at) as used_at) u
     cross join lateral (select least(b.expires_at, u.used_at + make_interval(secs => $3)) as at) l
@@ -79,11 +82,21 @@ async fn record(context: &ApiContext) -> Result<(), Error> {
         let sql = "update branches set announced_end = $2, announced_lead_secs = $3::double precision, \
                    announce_at = $4, announce_attempts = 0 where id = $1";
         let at = has_url.then_some(now);
-        context
-            .db
-            .query(sql, &[&id, &end, &lead_secs, &at])
-            .await
-            .context("recording the notice of a branch's end")?;
+        let doing = "recording the notice of a branch's end";
+        let mut client = context.db.client().await?;
+        let transaction = client.transaction().await.context(doing)?;
+        let params: [Param<'_>; 4] = [&id, &end, &lead_secs, &at];
+        let recorded = transaction.execute(sql, &params).await;
+        if recorded.context(doing)? > 0 {
+            let reason = if row.get::<_, Option<bool>>(5) == Some(true) {
+                BranchEndReason::ExpiresAt
+            } else {
+                BranchEndReason::Unused
+            };
+            let event = read_in(&transaction, id).await?.expiring(end, reason);
+            status_events::append(context, &transaction, &[event]).await?;
+        }
+        transaction.commit().await.context(doing)?;
         tracing::info!(branch = reference, expires_at = %end, "branch ends soon");
     }
     Ok(())

@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, projects},
-    control::projects::Status,
+    control::projects::{Status, status_events},
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         error::{Context, Error},
         tables::Table,
     },
@@ -105,12 +105,12 @@ pub(super) async fn update(
         )
         .await
         .map_err(|error| duplicate(error, name))?;
-    let view = read_in(&transaction, branch.id).await?.view(context);
     let (before, after) = (json!({"name": branch.name}), json!({"name": name}));
-    let change = (Some(before), Some(after));
+    let branch = read_in(&transaction, branch.id).await?;
+    let change = Change::new((Some(before), Some(after)), [branch.updated()]);
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Branches);
-    Ok(view)
+    Ok(branch.view(context))
 }
 
 /// Deletes a branch, at once or after an hour.
@@ -143,17 +143,21 @@ pub(super) async fn delete(
             "Cannot delete persistent branch".into(),
         ));
     }
+    let mut events = Vec::new();
     if at_once {
         projects::remove_in(&transaction, &branch.project, now).await?;
+        events.push(branch.removed());
+        events.extend(status_events::changed(&transaction, &[branch.project.id]).await?);
     } else {
         let sql = "update branches set deletion_scheduled_at = coalesce(deletion_scheduled_at, $2), updated_at = $3 where id = $1";
         transaction
             .execute(sql, &[&branch.id, &(now + GRACE), &now])
             .await
             .context(doing)?;
+        events.push(branch.updated());
     }
     let before = json!({"id": branch.id, "name": branch.name, "at_once": at_once});
-    let change = (Some(before), None);
+    let change = Change::new((Some(before), None), events);
     audit.commit(transaction, doing, 200, change, now).await?;
     changed(context);
     Ok(())
@@ -180,7 +184,7 @@ pub(super) async fn restore(
         return Err(Error::Rejected(text.into()));
     }
     let after = json!({"id": branch.id, "name": branch.name});
-    let change = (None, Some(after));
+    let change = Change::new((None, Some(after)), [branch.updated()]);
     audit.commit(transaction, doing, 200, change, now).await?;
     changed(context);
     Ok(())
@@ -206,17 +210,22 @@ pub(super) async fn disable(
         return Err(Error::Unprocessable(DISABLED.into()));
     }
     let mut names = Vec::new();
+    let mut events = Vec::new();
+    let mut removed = Vec::new();
     for row in &rows {
         let branch = BranchRow::read(row)?;
+        events.push(branch.removed());
         if !branch.is_default {
             projects::remove_in(&transaction, &branch.project, now).await?;
+            removed.push(branch.project.id);
             names.push(branch.name);
         }
     }
+    events.extend(status_events::changed(&transaction, &removed).await?);
     let sql = "delete from branches where project_id = $1";
     let deleted = transaction.execute(sql, &[&parent.id.0]).await;
     deleted.context(doing)?;
-    let change = (Some(json!({"branches": names})), None);
+    let change = Change::new((Some(json!({"branches": names})), None), events);
     audit.commit(transaction, doing, 200, change, now).await?;
     changed(context);
     Ok(())
@@ -271,7 +280,8 @@ pub(super) async fn begin_run(
         rebuild(&transaction, &branch, &password, now).await?;
     }
     let after = json!({"run": run, "kind": kind.name(), "branch": branch.name, "migration_version": migration_version});
-    let change = (None, Some(after));
+    let events = status_events::changed(&transaction, &[branch.project.id]).await?;
+    let change = Change::new((None, Some(after)), events);
     audit.commit(transaction, doing, 201, change, now).await?;
     changed(context);
     Ok(run)

@@ -6,6 +6,7 @@
 //! [`runs`], which the [`runner`] drives.
 
 pub mod action_runs;
+mod branch_events;
 mod branch_row;
 mod create;
 mod creation_run;
@@ -32,7 +33,7 @@ mod unapplied_drift;
 pub mod v2;
 mod view;
 
-pub(in crate::api) use self::create::FOLLOWING;
+pub(in crate::api) use self::{branch_events::removal, create::FOLLOWING};
 pub use self::{
     branch_row::{BranchStatus, SchemaSource},
     state::BranchOptions,

@@ -7,11 +7,15 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Transaction;
 
-use super::{branch_row::BranchStatus, expiry::LIFE_MAX};
+use super::{
+    branch_row::{BranchRow, BranchStatus, select_branches},
+    expiry::LIFE_MAX,
+};
 use crate::platform::{
-    audit::Recorder,
+    audit::{Change, Recorder},
     db::{self, Db},
     error::{Context, Error},
+    events::NewEvent,
 };
 
 /// Maximum number of branches in a list.
@@ -87,7 +91,8 @@ pub async fn delete(
     let changed = transaction.execute(sql, &[&reference.as_str(), &now]).await;
     changed.context(doing)?;
     let before = json!({"ref": reference, "force": force});
-    let change = (Some(before), None);
+    let events = [updated(&transaction, reference).await?];
+    let change = Change::new((Some(before), None), events);
     audit.commit(transaction, doing, 200, change, now).await
 }
 
@@ -121,8 +126,16 @@ pub async fn expire(
         .await
         .context(doing)?;
     let after = json!({"ref": reference, "expires_at": at});
-    let change = (None, Some(after));
+    let events = [updated(&transaction, reference).await?];
+    let change = Change::new((None, Some(after)), events);
     audit.commit(transaction, doing, 200, change, now).await
+}
+
+/// Returns the event of a change of a branch.
+async fn updated(transaction: &Transaction<'_>, reference: &ProjectRef) -> Result<NewEvent, Error> {
+    let sql = select_branches!("where c.ref = $1 and not b.is_default");
+    let row = transaction.query_one(sql, &[&reference.as_str()]).await;
+    Ok(BranchRow::read(&row.context("reading a branch")?)?.updated())
 }
 
 /// Locks the row of a branch, and returns whether it is persistent.

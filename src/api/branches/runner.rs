@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     api::{context::ApiContext, projects},
+    control::projects::status_events,
     platform::{
         error::{Context, Error},
         tables::Table,
@@ -142,6 +143,9 @@ async fn remove_expired(context: &ApiContext) -> Result<(), Error> {
             continue;
         }
         projects::remove_in(&transaction, &branch.project, now).await?;
+        let mut events = vec![branch.removed()];
+        events.extend(status_events::changed(&transaction, &[branch.project.id]).await?);
+        status_events::append(context, &transaction, &events).await?;
         transaction.commit().await.context("removing a branch")?;
         tracing::info!(branch = %branch.project.reference, "branch has expired");
         context.table_changed(Table::Branches);

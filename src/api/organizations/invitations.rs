@@ -12,12 +12,16 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio_postgres::Row;
 
-use super::{members, members::ProjectName};
+use super::{member_events::MemberRoles, members, members::ProjectName};
 use crate::platform::{
     access::{Role, credential::SecretDigest},
-    audit::{Chain, Recorder},
+    audit::{Chain, Change, Recorder},
     db::{self, Db},
     error::{Context, Error},
+    events::{
+        EventPayload, NewEvent,
+        payloads::{InvitationCanceled, InvitationCreated, InvitedMember, MemberRole},
+    },
 };
 
 /// Lifetime of an invitation.
@@ -160,6 +164,7 @@ pub async fn invite(
     let expires_at = now + LIFETIME;
     let mut created = Vec::new();
     let mut audit_values = Vec::new();
+    let mut events = Vec::new();
     for InvitationDraft {
         email,
         role,
@@ -180,6 +185,9 @@ pub async fn invite(
             ));
         }
         audit_values.push(json!({"email": email, "role": role.name(), "projects": projects}));
+        let offered = MemberRole::new(role, &projects);
+        let member = InvitedMember::new(email.clone(), Some(offered));
+        events.push(InvitationCreated { member }.about_organization(organization));
         let (projects, _) = members::projects_in(&transaction, organization, &projects).await?;
         let secret = format!("gantry_invite_{}", hex::encode(entropy.bytes::<20>()));
         let sql = "insert into invitations (organization_id, email, role, projects, digest, invited_by, created_at, expires_at) \
@@ -215,7 +223,7 @@ pub async fn invite(
             format!("An organization can have {INVITATIONS_OPEN_MAX} open invitations").into(),
         ));
     }
-    let change = (None, Some(audit_values.into()));
+    let change = Change::new((None, Some(audit_values.into())), events);
     audit.commit(transaction, doing, 201, change, now).await?;
     Ok(created)
 }
@@ -239,7 +247,12 @@ pub async fn revoke(
         .await
         .context(doing)?;
     let revoked: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    let change = (Some(json!({"emails": revoked})), None);
+    let canceled = |email: &String| {
+        let member = InvitedMember::new(email.clone(), None);
+        InvitationCanceled { member }.about_organization(organization)
+    };
+    let events: Vec<NewEvent> = revoked.iter().map(canceled).collect();
+    let change = Change::new((Some(json!({"emails": revoked})), None), events);
     audit.commit(transaction, doing, 200, change, now).await?;
     Ok(revoked)
 }
@@ -281,6 +294,7 @@ pub async fn accept(
         .get::<_, &str>(0)
         .parse()
         .context("reading an invitation")?;
+    let roles = MemberRoles::read(&transaction, organization, user).await?;
     let sql = "select role from members where organization_id = $1 and user_id = $2";
     let before = transaction
         .query_opt(sql, &[&organization.0, &user.0])
@@ -315,6 +329,8 @@ pub async fn accept(
     audit
         .write_elsewhere(&transaction, Chain::Organization(organization), joined, now)
         .await?;
+    let events = roles.changes(&transaction).await?;
+    audit.append_events(&transaction, &events, now).await?;
     transaction
         .commit()
         .await

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
+use super::member_events::MemberRoles;
 use crate::platform::{
     access::Role,
-    audit::Recorder,
+    audit::{Change, Recorder},
     db::Db,
     error::{Context, Error},
 };
@@ -167,16 +168,13 @@ pub async fn set(
         .context("setting a member's role")?;
     lock(&transaction, organization).await?;
     let before = audit_value(&transaction, organization, user).await?;
+    let roles = MemberRoles::read(&transaction, organization, user).await?;
     set_in(&transaction, organization, user, role, now).await?;
     if let Some(audit) = audit {
-        audit
-            .write_in(
-                &transaction,
-                200,
-                (before, audit_value(&transaction, organization, user).await?),
-                now,
-            )
-            .await?;
+        let after = audit_value(&transaction, organization, user).await?;
+        let events = roles.changes(&transaction).await?;
+        let change = Change::new((before, after), events);
+        audit.write_in(&transaction, 200, change, now).await?;
     }
     transaction
         .commit()
@@ -220,17 +218,14 @@ pub async fn set_on_projects(
         .context("setting roles on projects")?;
     lock(&transaction, organization).await?;
     let before = audit_value(&transaction, organization, user).await?;
+    let roles = MemberRoles::read(&transaction, organization, user).await?;
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
     set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
     if let Some(audit) = audit {
-        audit
-            .write_in(
-                &transaction,
-                200,
-                (before, audit_value(&transaction, organization, user).await?),
-                now,
-            )
-            .await?;
+        let after = audit_value(&transaction, organization, user).await?;
+        let events = roles.changes(&transaction).await?;
+        let change = Change::new((before, after), events);
+        audit.write_in(&transaction, 200, change, now).await?;
     }
     transaction
         .commit()
@@ -344,9 +339,9 @@ pub async fn remove(
         .await?
         .ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
-        audit
-            .write_in(&transaction, 200, (Some(before), None), now)
-            .await?;
+        let roles = MemberRoles::read(&transaction, organization, user).await?;
+        let change = Change::new((Some(before), None), roles.removed());
+        audit.write_in(&transaction, 200, change, now).await?;
     }
     let sql = "delete from members where organization_id = $1 and user_id = $2";
     transaction

@@ -3,6 +3,7 @@
 pub mod entitlements;
 pub mod invitation_operations;
 pub mod invitations;
+mod member_events;
 pub mod members;
 pub mod operations;
 pub mod v2;
@@ -19,9 +20,10 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
+use self::member_events::MemberRoles;
 use crate::platform::{
     access::{Reach, Role},
-    audit::{Chain, Recorder},
+    audit::{Chain, Change, Recorder},
     db::{self, Db},
     error::{Context, Error},
     names,
@@ -169,9 +171,11 @@ pub async fn create(
         audit
             .write_elsewhere(&transaction, chain, created.clone(), now)
             .await?;
-        audit
-            .write_in(&transaction, 201, (None, Some(created)), now)
-            .await?;
+        let organization = OrganizationId(row.get(0));
+        let roles = MemberRoles::absent(organization, owner);
+        let events = roles.changes(&transaction).await?;
+        let change = Change::new((None, Some(created)), events);
+        audit.write_in(&transaction, 201, change, now).await?;
     }
     transaction
         .commit()

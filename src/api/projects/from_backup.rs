@@ -21,9 +21,13 @@ use crate::{
             OauthScope as S, Organization, Permission as P, Project, ResourceName, Subject, User,
             needs,
         },
-        audit::{Chain, Recorder},
+        audit::{Chain, Change, Recorder},
         db::Param,
         error::{Context, Denial, Error},
+        events::{
+            EventPayload,
+            payloads::{ProjectCreated, ProjectSource},
+        },
         http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         names,
         rate_limits::STANDARD,
@@ -203,7 +207,13 @@ async fn create(
             .write_elsewhere(&transaction, chain, after.clone(), now)
             .await?;
     }
-    let change = (None, Some(after));
+    let created = ProjectCreated {
+        source: Some(ProjectSource::Clone {
+            project_ref: source.reference.to_string(),
+        }),
+    };
+    let created = created.about_ref(new.organization.id, &reference);
+    let change = Change::new((None, Some(after)), [created]);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();

@@ -23,18 +23,19 @@ use tokio_postgres::{Row, Transaction};
 
 use self::listing_cache::Audience;
 use crate::{
-    api::{context::ApiContext, organizations},
+    api::{branches, context::ApiContext, organizations},
     control::{
         api_keys,
         domains::vanity,
         fleet::placement::{self, NewPlacement},
-        projects::{NewProject, Status, held, lock, major, removed, warm_pool},
+        projects::{NewProject, Status, held, lock, major, removed, status_events, warm_pool},
     },
     platform::{
         access::{Organization, Project, Reach, User},
-        audit::Recorder,
+        audit::{Change, Recorder},
         db::{self, Db, Param},
         error::{Context, Error},
+        events::{EventPayload, payloads::ProjectCreated},
         http::output::PrerenderedJson,
         tables::{self, Table},
     },
@@ -257,7 +258,9 @@ pub async fn create(
         .map_err(|error| duplicate_name(error, &new.name))?;
     api_keys::create_initial(context, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
-    let change = (None, Some(after));
+    let created = ProjectCreated { source: None };
+    let created = created.about_ref(organization.id, &reference);
+    let change = Change::new((None, Some(after)), [created]);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.cluster_metrics.began_from(origin);
     context.table_changed(Table::Projects);
@@ -311,8 +314,11 @@ pub async fn remove(
     let transaction = client.transaction().await.context(doing)?;
     let hold = context.control_settings.hold;
     let until = (hold > TimeDelta::zero()).then(|| now + hold);
+    let removed = branches::removal(&transaction, project).await?;
     let named = remove_until(&transaction, project, until, now).await?;
-    let change = (Some(json!({"name": named.name})), None);
+    let mut events = vec![removed];
+    events.extend(status_events::changed(&transaction, &[project.id]).await?);
+    let change = Change::new((Some(json!({"name": named.name})), None), events);
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();

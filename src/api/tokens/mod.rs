@@ -4,6 +4,7 @@ pub mod cli_login;
 pub mod operations;
 pub mod scoped;
 pub mod simulate;
+mod token_events;
 pub mod usage;
 
 use chrono::{DateTime, Utc};
@@ -19,9 +20,10 @@ use tokio_postgres::Row;
 
 use crate::platform::{
     access::credential::SecretDigest,
-    audit::Recorder,
+    audit::{Change, Recorder},
     db::Db,
     error::{Context, Error},
+    events::payloads::TokenFacts,
     names,
 };
 
@@ -124,8 +126,16 @@ pub async fn create(
     if let Some(audit) = audit {
         let after =
             json!({"id": id, "name": name, "alias": minted.alias, "expires_at": expires_at});
+        let token = TokenFacts {
+            id,
+            name: name.to_owned(),
+            is_scoped: false,
+            expires_at,
+        };
+        let events = token_events::created(&transaction, owner, None, token).await?;
+        let change = Change::new((None, Some(after)), events);
         audit
-            .write_in(&transaction, 201, (None, Some(after)), created_at)
+            .write_in(&transaction, 201, change, created_at)
             .await?;
     }
     transaction.commit().await.context("storing a token")?;

@@ -10,14 +10,15 @@ use gantry_base::{
 use ipnet::IpNet;
 use serde_json::json;
 
-use super::{AccessToken, GeneratedToken, LIFE_DAYS_MAX};
+use super::{AccessToken, GeneratedToken, LIFE_DAYS_MAX, token_events};
 use crate::{
     api::{organizations, projects},
     platform::{
         access::{Permission, PermissionLevel, Permissions, Reach, TokenGrant},
-        audit::Recorder,
+        audit::{Change, Recorder},
         db::Db,
         error::{Context, Error},
+        events::payloads::TokenFacts,
     },
 };
 
@@ -278,8 +279,17 @@ pub async fn create(
             "id": id, "name": name, "alias": minted.alias, "expires_at": expires_at, "reach": grant.reach.name(),
             "permissions": grant.permissions.names(), "networks": networks,
         });
+        let token = TokenFacts {
+            id,
+            name: name.to_owned(),
+            is_scoped: true,
+            expires_at: Some(expires_at),
+        };
+        let reach = Some(&grant.reach);
+        let events = token_events::created(&transaction, owner, reach, token).await?;
+        let change = Change::new((None, Some(after)), events);
         audit
-            .write_in(&transaction, 201, (None, Some(after)), created_at)
+            .write_in(&transaction, 201, change, created_at)
             .await?;
     }
     transaction

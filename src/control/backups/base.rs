@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::{
     archive,
     archive_row::Archive,
+    backup_events::append,
     error::BackupError,
     manifest::{FileEntry, Manifest, PIECE, PackPosition, Piece},
     schedule::BaseReason,
@@ -25,7 +26,11 @@ use super::{
 };
 use crate::{
     control::context::ControlContext,
-    platform::{db::Param, error::Context},
+    platform::{
+        db::Param,
+        error::Context,
+        events::payloads::{BackupFailed, BackupStarted},
+    },
 };
 
 /// Size of a pack before compression, in bytes.
@@ -60,15 +65,26 @@ pub(super) async fn make(
         &request.reason.name(),
         &context.clock.now(),
     ];
-    let rows = context.db.query(sql, &params).await.context(doing)?;
-    let id: i64 = rows.first().ok_or("no row").context(doing)?.get(0);
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let row = transaction.query_one(sql, &params).await.context(doing)?;
+    let id: i64 = row.get(0);
+    append(context, &transaction, request.project.id, &BackupStarted {}).await?;
+    transaction.commit().await.context(doing)?;
     match copy(context, request, id).await {
         Ok(()) => Ok(id),
         Err(error) => {
             let sql = "update base_backups set status = 'FAILED', error = $2 where id = $1";
             let text = error.to_string();
-            let recorded = context.db.query(sql, &[&id, &text]).await;
+            let transaction = client.transaction().await.context(doing)?;
+            let recorded = transaction.execute(sql, &[&id, &text]).await;
             recorded.context(doing)?;
+            let failed = BackupFailed {
+                backup_id: id,
+                error: text,
+            };
+            append(context, &transaction, request.project.id, &failed).await?;
+            transaction.commit().await.context(doing)?;
             backups.metrics.failed.increment(1);
             Err(error)
         }

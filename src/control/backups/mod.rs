@@ -12,6 +12,7 @@
 
 pub mod archive;
 mod archive_row;
+mod backup_events;
 mod base;
 pub mod chain;
 pub mod error;

@@ -16,11 +16,11 @@ use super::{
 use crate::{
     control::{
         context::ControlContext,
-        projects::{self, Status},
+        projects::{self, Status, status_events},
     },
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         db::Param,
         error::{Context, Error},
         tables::Table,
@@ -262,10 +262,12 @@ async fn request(
                attempts = 0, falls = 0, last_error = null, not_before = $2, updated_at = $2 where id = $1";
     let changed = transaction.execute(sql, &[&project.id.0, &now]).await;
     changed.context(doing)?;
-    let change = (
+    let states = (
         Some(json!({"status": before})),
         Some(json!({"status": Status::Restoring, "restored_to": time, "position": position})),
     );
+    let events = status_events::changed(&transaction, &[project.id]).await?;
+    let change = Change::new(states, events);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();

@@ -16,6 +16,7 @@ use tokio_postgres::{Row, types::ToSql};
 use super::{
     archive::{self, Continuation},
     archive_row::Fork,
+    backup_events,
     error::BackupError,
     manifest::Manifest,
     moment::Moment,
@@ -499,13 +500,7 @@ pub(super) async fn note_damage(
     base: i64,
     error: &BackupError,
 ) -> Result<(), Error> {
-    let sql = "update base_backups set verify_error = $2 where id = $1";
-    context
-        .db
-        .query(sql, &[&base, &error.to_string()])
-        .await
-        .context("recording a damaged backup")
-        .map(drop)
+    backup_events::record_damage(context, base, error.to_string()).await
 }
 
 /// Ends the open restore of a project that is paused or removed. A paused project without a cluster

@@ -13,6 +13,7 @@ use tokio_postgres::Row;
 use super::{
     archive,
     archive_row::{Archive, PARTIAL, archive_columns},
+    backup_events,
     base::{self, BaseRequest},
     error::BackupError,
     health,
@@ -461,25 +462,24 @@ async fn verify(context: &ControlContext, project: &BackedUp, base: i64) -> Resu
         };
         restore::build(&context.driver, &store, &manifest, &cluster, options).await
     };
-    let (verified_at, error) = match verified.await {
+    match verified.await {
         Ok(restored) => {
             let checks = restored.checks;
             tracing::info!(project = %reference, backup = base, tables = checks.tables, indexes = checks.indexes, "backup verified");
-            (Some(context.clock.now()), None)
+            let sql = "update base_backups set verified_at = $2, verify_error = null where id = $1";
+            let now = context.clock.now();
+            let recorded = context.db.query(sql, &[&base, &now]).await;
+            recorded.context("recording a verification").map(drop)
         }
         Err(error) if error.is_permanent() => {
             tracing::warn!(project = %reference, backup = base, %error, "backup cannot be restored");
-            (None, Some(error.to_string()))
+            backup_events::record_damage(context, base, error.to_string()).await
         }
         Err(error) => {
             tracing::warn!(project = %reference, backup = base, %error, "backup could not be verified; retrying");
-            return Ok(());
+            Ok(())
         }
-    };
-    let sql = "update base_backups set verified_at = coalesce($2, verified_at), verify_error = $3 where id = $1";
-    let params: [Param<'_>; 3] = [&base, &verified_at, &error];
-    let recorded = context.db.query(sql, &params).await;
-    recorded.context("recording a verification").map(drop)
+    }
 }
 
 /// Verifies the last backup of a project now. Returns whether it has one.

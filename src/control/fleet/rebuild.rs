@@ -4,9 +4,13 @@
 //! transaction. From then on the lost node does not hold the project: if it returns, it starts
 //! nothing of it, and keeps its copy until that is discarded.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use gantry_base::{
+    clock::Entropy,
+    ids::{OrganizationId, ProjectId},
+};
 use serde::Serialize;
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
@@ -16,10 +20,17 @@ use super::{
     placement::{self, NewPlacement},
 };
 use crate::{
-    control::backups::recover::{request_recovery, request_restore},
+    control::{
+        backups::recover::{request_recovery, request_restore},
+        projects::status_events,
+    },
     platform::{
         db::Db,
         error::{Context, Error},
+        events::{
+            self, EventPayload, NewEvent,
+            payloads::{self, NodeLost},
+        },
     },
 };
 
@@ -70,7 +81,7 @@ pub async fn rebuild(
     db: &Db,
     name: &str,
     to: Option<&str>,
-    now: DateTime<Utc>,
+    (entropy, now): (&Entropy, DateTime<Utc>),
 ) -> Result<Rebuild, Error> {
     let nodes = node::list(db).await?;
     let lost = nodes.iter().find(|node| node.name == name);
@@ -93,6 +104,7 @@ pub async fn rebuild(
     fence(&transaction, lost).await?;
     let mut outcome = Rebuild::default();
     let mut placed: HashMap<i64, Uuid> = HashMap::new();
+    let mut told: BTreeMap<OrganizationId, NodeLost> = BTreeMap::new();
     for (place, project) in (0..).zip(lost_projects(&transaction, lost.id).await?) {
         if !project.has_backup && !project.is_new {
             outcome.without_backup.push(project.reference);
@@ -107,6 +119,15 @@ pub async fn rebuild(
         placed.insert(project.id, node);
         let turn = now + TimeDelta::milliseconds(place);
         move_project(&transaction, &project, (lost.id, node), (turn, now)).await?;
+        told.entry(project.placement.organization)
+            .or_insert_with(|| NodeLost {
+                projects: Vec::new(),
+            })
+            .projects
+            .push(payloads::LostProject {
+                reference: project.reference.clone(),
+                recovered_until: project.archived_until,
+            });
         let target = targets.iter().find(|target| target.id == node);
         outcome.rebuilt.push(RebuiltProject {
             reference: project.reference,
@@ -114,6 +135,11 @@ pub async fn rebuild(
             recovered_until: project.archived_until,
         });
     }
+    let ids: Vec<ProjectId> = placed.keys().map(|id| ProjectId(*id)).collect();
+    let lost = told.iter().map(|(it, lost)| lost.about_organization(*it));
+    let mut new: Vec<NewEvent> = lost.collect();
+    new.extend(status_events::changed(&transaction, &ids).await?);
+    events::append(&transaction, &new, None, entropy, now).await?;
     transaction.commit().await.context(DOING)?;
     Ok(outcome)
 }

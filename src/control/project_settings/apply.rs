@@ -11,6 +11,7 @@ use crate::{
         projects::{
             self,
             parameters::{self, fallback},
+            status_events,
         },
         service_settings::{self, ServiceSettings},
         services::{
@@ -20,7 +21,7 @@ use crate::{
     },
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         error::{Context, Error},
     },
 };
@@ -63,8 +64,10 @@ pub async fn apply(
         }
         let generation = change.store(context, &transaction).await?;
         let entry = after.changes_since(before, context, project);
+        let events = status_events::changed(&transaction, &[project.id]).await?;
+        let change = Change::new(entry, events);
         let now = context.clock.now();
-        audit.commit(transaction, DOING, 200, entry, now).await?;
+        audit.commit(transaction, DOING, 200, change, now).await?;
         Ok(generation)
     };
     let generation = Box::pin(trial::put_into_effect(

@@ -13,14 +13,15 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 
-use super::{Status, removed};
+use super::{Status, removed, status_events};
 use crate::{
     control::{context::ControlContext, domains::vanity},
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         db::{self, Db},
         error::{Context, Error},
+        events::{EventPayload, NewEvent, payloads::ProjectRestored},
         tables::{ProjectRemoval, Table},
     },
 };
@@ -136,10 +137,13 @@ pub async fn restore(
         missing.push(Table::VanitySubdomains.name());
     }
     missing.dedup();
-    let change = (
+    let states = (
         Some(json!({"status": Status::Removed})),
         Some(json!({"status": Status::Restoring, "not_restored": missing})),
     );
+    let mut events = vec![ProjectRestored {}.about(project)];
+    events.extend(status_events::changed(&transaction, &[project.id]).await?);
+    let change = Change::new(states, events);
     audit.commit(transaction, doing, 200, change, now).await?;
     for table in Table::ALL {
         if condition(*table).is_some() {
@@ -248,17 +252,19 @@ pub async fn purge(
     let sql = "select id, organization_id, name from projects where ref = $1 and held_until is not null for update";
     let row = transaction.query_opt(sql, &[&project.as_str()]).await;
     let row = row.context(doing)?.ok_or(Error::NotFound)?;
-    end_hold(&transaction, ProjectId(row.get(0)), now).await?;
+    let events = end_hold(&transaction, ProjectId(row.get(0)), now).await?;
     let audit = audit.about(OrganizationId(row.get(1)), project);
-    let change = (Some(json!({"name": row.get::<_, &str>(2)})), None);
+    let states = (Some(json!({"name": row.get::<_, &str>(2)})), None);
+    let change = Change::new(states, events);
     audit.commit(transaction, doing, 200, change, now).await
 }
 
+/// Ends the hold of a project. Returns the events of the change.
 async fn end_hold(
     transaction: &Transaction<'_>,
     project: ProjectId,
     now: DateTime<Utc>,
-) -> Result<(), Error> {
+) -> Result<Vec<NewEvent>, Error> {
     let doing = "ending the hold of a removed project";
     let sql = "update projects set held_until = null, status = 'GOING_DOWN', generation = generation + 1, attempts = 0, not_before = $2, \
                updated_at = $2 where id = $1 and held_until is not null";
@@ -266,7 +272,8 @@ async fn end_hold(
     ended.context(doing)?;
     let sql = "delete from removed_project_rows where project_id = $1";
     let deleted = transaction.execute(sql, &[&project.0]).await;
-    deleted.context(doing).map(drop)
+    deleted.context(doing)?;
+    status_events::changed(transaction, &[project]).await
 }
 
 /// Ends the holds that have expired.
@@ -285,7 +292,8 @@ pub async fn purge_expired(context: &ControlContext) -> Result<(), Error> {
     let mut client = context.db.client().await?;
     for row in &rows {
         let transaction = client.transaction().await.context(doing)?;
-        end_hold(&transaction, ProjectId(row.get(0)), now).await?;
+        let events = end_hold(&transaction, ProjectId(row.get(0)), now).await?;
+        status_events::append(context, &transaction, &events).await?;
         transaction.commit().await.context(doing)?;
         tracing::info!(
             project = row.get::<_, &str>(1),

@@ -12,7 +12,7 @@ use gantry_base::{
 };
 use tokio_postgres::Row;
 
-use super::{SETTLE_WAIT, Status, removed};
+use super::{SETTLE_WAIT, Status, removed, status_events::StatusUpdate};
 use crate::{
     control::{context::ControlContext, database_session::ConnectTarget},
     platform::error::{Context, Error},
@@ -101,11 +101,14 @@ async fn write_use(context: &ControlContext, id: ProjectId) -> Result<(), Error>
 async fn request_start(context: &ControlContext, project: ProjectId) -> Result<(), Error> {
     let sql = "update projects set asleep = false, status = 'RESTORING', generation = generation + 1, attempts = 0, not_before = $2, \
                updated_at = $2 where id = $1 and asleep and status = 'ACTIVE_HEALTHY'";
-    context
-        .db
-        .query(sql, &[&project.0, &context.clock.now()])
-        .await
-        .context("waking a project")?;
+    let now = context.clock.now();
+    let update = StatusUpdate {
+        project,
+        sql,
+        params: &[&project.0, &now],
+        doing: "waking a project",
+    };
+    update.execute(context, Vec::new()).await?;
     context.reconciler.notify();
     Ok(())
 }

@@ -7,13 +7,17 @@ use secrecy::SecretString;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Command, SETTLE_WAIT, Status, lock, removed, request};
+use super::{Command, SETTLE_WAIT, Status, lock, removed, request, status_events};
 use crate::{
     control::context::ControlContext,
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         error::{Context, Error},
+        events::{
+            EventPayload, NewEvent,
+            payloads::{PauseReason, ProjectPaused, ProjectRestarted, ProjectRestored},
+        },
         tables::Table,
     },
 };
@@ -40,14 +44,29 @@ pub async fn command(
         .execute(sql, &[&project.id.0, &after.desired(), &after.name(), &now])
         .await
         .context(doing)?;
-    let change = (
+    let states = (
         Some(json!({"status": before})),
         Some(json!({"status": after})),
     );
+    let mut events = vec![event(command, project)];
+    events.extend(status_events::changed(&transaction, &[project.id]).await?);
+    let change = Change::new(states, events);
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();
     Ok(())
+}
+
+/// Returns the event of a command.
+fn event(command: Command, project: &Project) -> NewEvent {
+    match command {
+        Command::Pause | Command::CancelRestore => {
+            let reason = PauseReason::ApiRequest;
+            ProjectPaused { reason }.about(project)
+        }
+        Command::Restore => ProjectRestored {}.about(project),
+        Command::Restart => ProjectRestarted {}.about(project),
+    }
 }
 
 /// The versions that a paused project can be restored with.

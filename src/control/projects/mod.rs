@@ -13,6 +13,7 @@ pub mod row_lock;
 pub mod sizes;
 pub mod state;
 pub mod status;
+pub(crate) mod status_events;
 pub mod upgrades;
 pub mod upkeep;
 pub mod warm_pool;

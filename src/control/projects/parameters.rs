@@ -22,12 +22,12 @@ use tokio_postgres::Transaction;
 use self::budget::{Budget, check};
 pub use self::catalog::POSTGRES_SETTINGS;
 pub(crate) use self::resize::resize;
-use super::{InstanceSize, SETTLE_WAIT, Status, removed};
+use super::{InstanceSize, SETTLE_WAIT, Status, removed, status_events};
 use crate::{
     control::{context::ControlContext, service_settings::recorded_change},
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change as RecordedChange, Recorder},
         db::Param,
         error::{Context, Error},
         tables::Table,
@@ -285,7 +285,8 @@ async fn write(
         &before.settings.into_iter().collect(),
         &wanted.settings.clone().into_iter().collect(),
     );
-    let change = (Some(change.0.into()), Some(change.1.into()));
+    let events = status_events::changed(&transaction, &[project.id]).await?;
+    let change = RecordedChange::new((Some(change.0.into()), Some(change.1.into())), events);
     let now = context.clock.now();
     audit.commit(transaction, doing, 200, change, now).await?;
     announce(context);

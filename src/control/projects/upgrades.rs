@@ -13,12 +13,12 @@ use serde_json::json;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{LockedProject, Status, engine_version, idle, lock, major};
+use super::{LockedProject, Status, engine_version, idle, lock, major, status_events};
 use crate::{
     control::{context::ControlContext, database_session},
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         db::Param,
         error::{Context, Error},
         tables::Table,
@@ -328,10 +328,12 @@ pub async fn begin(
         .execute(sql, &[&project.id.0, &now])
         .await
         .context(doing)?;
-    let change = (
+    let states = (
         Some(json!({"version": engine})),
         Some(json!({"version": target.text(), "tracking_id": id})),
     );
+    let events = status_events::changed(&transaction, &[project.id]).await?;
+    let change = Change::new(states, events);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();

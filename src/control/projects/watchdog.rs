@@ -13,7 +13,7 @@ use std::{collections::HashSet, time::Duration};
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::{
     clock::Ticks,
-    ids::{ProjectId, ProjectRef},
+    ids::{OrganizationId, ProjectId, ProjectRef},
     repeat,
 };
 use gantry_node::clusters::{ResourceLimits, resources::Measurement};
@@ -28,11 +28,16 @@ use crate::{
         projects::{
             InstanceSize,
             state::watchdog::{Seen, WatchdogState},
+            status_events::{self, StatusUpdate},
         },
     },
     platform::{
         db::Param,
         error::{Context, Error},
+        events::{
+            EventPayload,
+            payloads::{LimitExceeded, PauseReason, ProjectHealthChanged, ProjectPaused},
+        },
     },
 };
 
@@ -42,6 +47,8 @@ const LOOK_AT_GROUPS: Duration = Duration::from_secs(5);
 const LOOK_AT_PROCESSES: Duration = Duration::from_secs(1);
 /// The longest interval between measurements of disk space, in milliseconds.
 const DISK_ROUND_MS: Ticks = 120_000;
+/// Shortest time between two events about the same limit of a project, in milliseconds.
+const ANNOUNCED_MS: Ticks = 60_000;
 /// Duration for which an event is reported in the health, in milliseconds.
 const EVENT_MS: Ticks = 15 * 60_000;
 /// Time for the owner to delete data after starting a project that was stopped for its disk space.
@@ -55,6 +62,7 @@ const SLACK_INODES: u64 = 5_000;
 struct Watched {
     id: ProjectId,
     project: ProjectRef,
+    organization: OrganizationId,
     generation: i64,
     settled_at: Option<DateTime<Utc>>,
     warning: Option<String>,
@@ -145,7 +153,7 @@ async fn running(
     smallest: &ResourceLimits,
 ) -> Result<Vec<Watched>, Error> {
     let sql = "select id, ref, generation, settled_at, resource_warning, read_only, writable_until, \
-               coalesce(started_size, 'micro'), disk_bytes from projects \
+               coalesce(started_size, 'micro'), disk_bytes, organization_id from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep order by id";
     let rows = context
         .db
@@ -169,6 +177,7 @@ async fn running(
                     .unwrap_or(InstanceSize::Micro)
                     .limits(smallest)
                     .with_disk_choice(row.get(8)),
+                organization: OrganizationId(row.get(9)),
             })
         })
         .collect()
@@ -218,7 +227,8 @@ async fn look_at_processes(
                     seen,
                     Bound::Memory,
                     rules::memory_event(limits.memory_bytes),
-                );
+                )
+                .await?;
             } else if counts.forks_refused > refused {
                 note(
                     context,
@@ -226,7 +236,8 @@ async fn look_at_processes(
                     seen,
                     Bound::Processes,
                     rules::processes_event(limits.processes),
-                );
+                )
+                .await?;
             }
         }
         Measurement::Processes(_) if context.driver.enforces_limits() => {
@@ -259,7 +270,8 @@ async fn look_at_processes(
                     Bound::Processes
                 },
                 event,
-            );
+            )
+            .await?;
             bound_processes(context, project, remedy).await?;
         }
     }
@@ -294,10 +306,39 @@ async fn bound_processes(
     }
 }
 
-fn note(context: &ControlContext, project: &Watched, seen: &mut Seen, bound: Bound, event: String) {
+async fn note(
+    context: &ControlContext,
+    project: &Watched,
+    seen: &mut Seen,
+    bound: Bound,
+    event: String,
+) -> Result<(), Error> {
     tracing::warn!(project = %project.project, "{event}");
-    context.cluster_metrics.reached(bound);
     seen.event = Some((context.clock.ticks(), event));
+    reached(context, project, seen, bound).await
+}
+
+/// Counts a limit that a project reached, and appends the event, at most once a minute.
+async fn reached(
+    context: &ControlContext,
+    project: &Watched,
+    seen: &mut Seen,
+    bound: Bound,
+) -> Result<(), Error> {
+    context.cluster_metrics.reached(bound);
+    let now = context.clock.ticks();
+    let last = &mut seen.announced[bound as usize];
+    if last.is_some_and(|last| now.saturating_sub(last) < ANNOUNCED_MS) {
+        return Ok(());
+    }
+    *last = Some(now);
+    let limit = bound.name().to_owned();
+    let event = LimitExceeded { limit }.about_ref(project.organization, &project.project);
+    let mut client = context.db.client().await?;
+    let doing = "recording that a project reached a limit";
+    let transaction = client.transaction().await.context(doing)?;
+    status_events::append(context, &transaction, &[event]).await?;
+    transaction.commit().await.context(doing)
 }
 
 async fn set_read_only(
@@ -344,7 +385,7 @@ async fn look_at_disk(
             Bound::DiskHard
         };
         tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk is full or nearly full");
-        context.cluster_metrics.reached(bound);
+        reached(context, project, seen, bound).await?;
     }
     let is_kept_writable = project.is_kept_writable(context.clock.now());
     let read_only = level >= DiskLevel::ReadOnly && !is_kept_writable;
@@ -356,6 +397,7 @@ async fn look_at_disk(
         .is_none_or(|settled| context.clock.now() - settled >= GRACE);
     if level == DiskLevel::Stop && (begun || rules::beyond_grace(usage, limits)) {
         stop(context, project, rules::disk_warning(level, usage, limits)).await?;
+        reached(context, project, seen, Bound::DiskStop).await?;
     }
     Ok(())
 }
@@ -378,13 +420,16 @@ async fn stop(
         &warning,
         &context.clock.now(),
     ];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("stopping a project")?;
+    let update = StatusUpdate {
+        project: project.id,
+        sql,
+        params: &params,
+        doing: "stopping a project",
+    };
+    let reason = PauseReason::Other;
+    let paused = ProjectPaused { reason }.about_ref(project.organization, &project.project);
+    update.execute(context, vec![paused]).await?;
     tracing::warn!(project = %project.project, "the project still writes to its full disk; pausing it");
-    context.cluster_metrics.reached(Bound::DiskStop);
     context.reconciler.notify();
     Ok(())
 }
@@ -408,10 +453,16 @@ async fn tell(context: &ControlContext, project: &Watched, seen: &mut Seen) -> R
     }
     let sql =
         "update projects set resource_warning = $2 where id = $1 and status = 'ACTIVE_HEALTHY'";
-    context
-        .db
-        .query(sql, &[&project.id.0, &warning])
-        .await
-        .context("writing what a project's health is to say")
-        .map(drop)
+    let changed = ProjectHealthChanged {
+        previous_warning: project.warning.clone(),
+        current_warning: warning.clone(),
+    };
+    let update = StatusUpdate {
+        project: project.id,
+        sql,
+        params: &[&project.id.0, &warning],
+        doing: "writing what a project's health is to say",
+    };
+    let event = changed.about_ref(project.organization, &project.project);
+    update.execute(context, vec![event]).await.map(drop)
 }

@@ -19,7 +19,7 @@ use crate::platform::{
     access::{Subject, User},
     db::Db,
     error::{Context, Error},
-    events,
+    events::{self, NewEvent},
 };
 
 /// Parts of field names. Fields with such names are redacted. Handlers pass no secrets; this is a
@@ -192,7 +192,7 @@ impl Recorder {
             self.entry(self.chain, self.subject.clone(), status, now, before, after)?,
         )
         .await?;
-        events::append(transaction, &events, Some(self.actor), &self.entropy, now).await?;
+        self.append_events(transaction, &events, now).await?;
         self.written.store(true, Ordering::Release);
         Ok(())
     }
@@ -224,6 +224,16 @@ impl Recorder {
             self.entry(chain, None, 200, now, None, Some(after))?,
         )
         .await
+    }
+
+    /// Appends events of the request's user, after all entries of the transaction.
+    pub async fn append_events(
+        &self,
+        transaction: &Transaction<'_>,
+        new: &[NewEvent],
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        events::append(transaction, new, Some(self.actor), &self.entropy, now).await
     }
 
     /// Disables the recorder: the request is delegated to another operation, which writes its own

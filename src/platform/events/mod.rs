@@ -49,6 +49,13 @@ impl NewEvent {
     }
 }
 
+impl NewEvent {
+    /// Returns the name of the type.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 const fn type_of<P: EventPayload>(_: &P) -> EventType {
     P::TYPE
 }

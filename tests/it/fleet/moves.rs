@@ -311,7 +311,9 @@ async fn move_of_a_lost_project_ends_when_it_is_rebuilt() {
                select id, node, $2, $3, $3 from projects where ref = $1";
     let params: [Param<'_>; 3] = [&project.as_str(), &ONE, &now];
     db.query(sql, &params).await.unwrap();
-    rebuild::rebuild(db, "node-12", None, now).await.unwrap();
+    rebuild::rebuild(db, "node-12", None, (&app.app.entropy, now))
+        .await
+        .unwrap();
     one.node.until(&project, Status::ActiveHealthy).await;
     let ended = &moves::list(db).await.unwrap()[0];
     assert_eq!(ended.step, MoveStep::Failed);

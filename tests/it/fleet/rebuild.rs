@@ -100,7 +100,7 @@ async fn projects_of_a_lost_node_are_restored_and_its_copies_stay_stopped() {
     until_archived(&app, &two, &project).await;
 
     let now = app.clock.now();
-    let refused = rebuild::rebuild(&app.app.db, "node-12", None, now).await;
+    let refused = rebuild::rebuild(&app.app.db, "node-12", None, (&app.app.entropy, now)).await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("a server runs the node"), "{refused}");
     let data = second.data(&project);
@@ -111,7 +111,7 @@ async fn projects_of_a_lost_node_are_restored_and_its_copies_stay_stopped() {
     );
     two.stop(&one).await;
     // The server of the project lives on: the machine may be cut off only.
-    let outcome = rebuild::rebuild(&app.app.db, "node-12", None, now).await;
+    let outcome = rebuild::rebuild(&app.app.db, "node-12", None, (&app.app.entropy, now)).await;
     let outcome = outcome.unwrap();
     let names: Vec<_> = outcome.rebuilt.iter().map(|one| &*one.reference).collect();
     assert_eq!(names, [project.as_str()], "{outcome:?}");
@@ -161,10 +161,22 @@ async fn removed_project_of_a_lost_node_can_be_brought_back() {
     two.stop(&one).await;
 
     let now = app.clock.now();
-    let refused = rebuild::rebuild(&app.app.db, "node-12", Some("node-13"), now).await;
+    let refused = rebuild::rebuild(
+        &app.app.db,
+        "node-12",
+        Some("node-13"),
+        (&app.app.entropy, now),
+    )
+    .await;
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("node-13 is no node"), "{refused}");
-    let outcome = rebuild::rebuild(&app.app.db, "node-12", Some("node-11"), now).await;
+    let outcome = rebuild::rebuild(
+        &app.app.db,
+        "node-12",
+        Some("node-11"),
+        (&app.app.entropy, now),
+    )
+    .await;
     assert_eq!(outcome.unwrap().rebuilt.len(), 1);
     let sql = "select status, desired from projects where ref = $1";
     let rows = app.app.db.query(sql, &[&project.as_str()]).await.unwrap();

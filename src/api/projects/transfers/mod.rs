@@ -9,7 +9,7 @@ mod moving;
 pub mod operations;
 
 use chrono::{DateTime, Utc};
-use gantry_base::ids::UserId;
+use gantry_base::ids::{OrgSlug, UserId};
 use serde_json::json;
 use tokio_postgres::Transaction;
 
@@ -21,9 +21,13 @@ use crate::{
     control::{domains::hostnames, temporary_access::grants},
     platform::{
         access::{Organization, Project, Role},
-        audit::{Chain, Recorder},
+        audit::{Chain, Change, Recorder},
         db,
         error::{Context, Error},
+        events::{
+            EventPayload,
+            payloads::{OrganizationName, ProjectTransferred},
+        },
         notifications,
         tables::Table,
     },
@@ -102,7 +106,17 @@ pub(super) async fn execute(
     audit
         .write_elsewhere(&transaction, other, entry, now)
         .await?;
-    let change = (Some(before), Some(after));
+    let named = |slug: &OrgSlug| OrganizationName {
+        organization_slug: slug.to_string(),
+    };
+    let transferred = ProjectTransferred {
+        source: named(&moving.source),
+        target: named(&target.slug),
+    };
+    let reference = &transfer.project.reference;
+    let events = [transfer.project.organization, target.id]
+        .map(|organization| transferred.about_ref(organization, reference));
+    let change = Change::new((Some(before), Some(after)), events);
     audit
         .commit(transaction, DOING, status, change, now)
         .await?;

@@ -13,7 +13,7 @@ use super::{
     acme::{self, OrderOutcome},
     challenge_records,
     renewal::{self, Renewal},
-    revocations, select_hostname, wildcard, write,
+    revocations, select_hostname, wildcard, write, write_refused,
 };
 use crate::{
     control::context::ControlContext,
@@ -224,7 +224,7 @@ async fn certify(context: &ControlContext, hostname: &CustomHostname) -> Result<
             } else {
                 REFUSED_PAUSE
             });
-            write(
+            write_refused(
                 context,
                 hostname.state,
                 &CustomHostname {

@@ -32,12 +32,16 @@ pub use self::host::{Host, HostError};
 use self::{acme::CertificateSubject, required_records::RequiredRecords};
 use super::{current_names, lock_project_names};
 use crate::{
-    control::{context::ControlContext, projects},
+    control::{
+        context::ControlContext,
+        projects::{self, status_events},
+    },
     platform::{
         access::Project,
         audit::Recorder,
         db::{self, Param},
         error::{Context, Error},
+        events::{EventPayload, payloads::HostnameFailed},
         notifications,
         tables::Table,
     },
@@ -479,6 +483,45 @@ async fn write(
     hostname: &CustomHostname,
     not_before: DateTime<Utc>,
 ) -> Result<bool, Error> {
+    let doing = "writing a hostname";
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let is_written = write_in(&transaction, from, hostname, not_before).await?;
+    transaction.commit().await.context(doing)?;
+    context.table_changed(Table::CustomHostnames);
+    Ok(is_written)
+}
+
+/// Writes a hostname that got no certificate, as [`write`] does, with the event.
+async fn write_refused(
+    context: &ControlContext,
+    from: State,
+    hostname: &CustomHostname,
+    not_before: DateTime<Utc>,
+) -> Result<bool, Error> {
+    let doing = "writing a hostname";
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let is_written = write_in(&transaction, from, hostname, not_before).await?;
+    if is_written {
+        let failed = HostnameFailed {
+            hostname: hostname.host.to_string(),
+            reason: hostname.refusal.clone().unwrap_or_default(),
+        };
+        let event = failed.about_ref(hostname.organization, &hostname.reference);
+        status_events::append(context, &transaction, &[event]).await?;
+    }
+    transaction.commit().await.context(doing)?;
+    context.table_changed(Table::CustomHostnames);
+    Ok(is_written)
+}
+
+async fn write_in(
+    transaction: &Transaction<'_>,
+    from: State,
+    hostname: &CustomHostname,
+    not_before: DateTime<Utc>,
+) -> Result<bool, Error> {
     let sql = "update custom_hostnames set state = $2, problems = $3, refusal = $4, astray_at = $5, attempts = $6, not_before = $7 \
                where id = $1 and state = $8 returning id";
     let params: [Param<'_>; 8] = [
@@ -491,15 +534,10 @@ async fn write(
         &not_before,
         &from.name(),
     ];
-    let written =
-        context
-            .db
-            .query(sql, &params)
-            .await
-            .map_err(|error| match db::violated(&error) {
-                Some("custom_hostnames_host_key") => taken_by_another(&hostname.host),
-                _ => Error::internal("writing a hostname", error),
-            })?;
-    context.table_changed(Table::CustomHostnames);
-    Ok(!written.is_empty())
+    let written = transaction.query_opt(sql, &params).await;
+    let written = written.map_err(|error| match db::violated(&error) {
+        Some("custom_hostnames_host_key") => taken_by_another(&hostname.host),
+        _ => Error::internal("writing a hostname", error),
+    })?;
+    Ok(written.is_some())
 }

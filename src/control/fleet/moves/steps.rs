@@ -15,6 +15,7 @@ use crate::{
         projects::{
             self, Status,
             reconciler::{hand_over::HandOver, plan::uid},
+            status_events::StatusUpdate,
         },
     },
     platform::{
@@ -171,8 +172,13 @@ impl OpenMove {
                 let own = context.settings.node;
                 let params: [Param<'_>; 5] =
                     [&self.project.id.0, &self.generation, &now, &lease, &own];
-                let begun = context.db.query(sql, &params).await;
-                begun.context(DOING)?;
+                let update = StatusUpdate {
+                    project: self.project.id,
+                    sql,
+                    params: &params,
+                    doing: DOING,
+                };
+                update.execute(context, Vec::new()).await?;
                 context.reconciler.notify();
                 Ok(false)
             }

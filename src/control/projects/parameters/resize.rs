@@ -4,12 +4,12 @@ use super::{Budget, ServerConfiguration, announce, check, limits, with_size};
 use crate::{
     control::{
         context::ControlContext,
-        projects::{InstanceSize, Status, removed},
+        projects::{InstanceSize, Status, removed, status_events},
         service_settings::{recorded_change, setting::SettingValues},
     },
     platform::{
         access::Project,
-        audit::Recorder,
+        audit::{Change, Recorder},
         db::Param,
         error::{Context, Error},
     },
@@ -70,7 +70,8 @@ pub(crate) async fn resize(
     }
     let values = |code: &str| SettingValues::from([("size".to_owned(), code.into())]);
     let change = recorded_change(Some("compute"), &values(before), &values(size.code()));
-    let change = (Some(change.0.into()), Some(change.1.into()));
+    let events = status_events::changed(&transaction, &[project.id]).await?;
+    let change = Change::new((Some(change.0.into()), Some(change.1.into())), events);
     audit.commit(transaction, doing, 200, change, now).await?;
     announce(context);
     Ok(())

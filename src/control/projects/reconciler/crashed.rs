@@ -8,7 +8,10 @@ use tokio_postgres::Row;
 
 use super::plan::BACKOFF;
 use crate::{
-    control::{context::ControlContext, projects::watch},
+    control::{
+        context::ControlContext,
+        projects::{status_events::StatusUpdate, watch},
+    },
     platform::{
         db::Param,
         error::{Context, Error},
@@ -79,11 +82,13 @@ async fn mark_crashed(
         &(now + BACKOFF.pause(falls - 1)),
         &now,
     ];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("writing a project's status")?;
+    let update = StatusUpdate {
+        project: ProjectId(row.get(0)),
+        sql,
+        params: &params,
+        doing: "writing a project's status",
+    };
+    update.execute(context, Vec::new()).await?;
     context.reconciler.notify();
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::{
         context::ControlContext,
         installation,
         metrics::Step,
+        projects::status_events,
     },
     platform::{
         error::{Context, Error},
@@ -169,6 +170,8 @@ impl HandOver<'_> {
         recover::continue_log(&transaction, project)
             .await
             .context(DOING)?;
+        let events = status_events::changed(&transaction, &[self.project]).await?;
+        status_events::append(context, &transaction, &events).await?;
         transaction.commit().await.context(DOING)?;
         context.table_changed(Table::Projects);
         context.table_changed(Table::ProjectMoves);

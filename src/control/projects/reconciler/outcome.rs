@@ -4,7 +4,11 @@ use super::plan::{BACKOFF, ClusterPlan};
 use crate::{
     control::{
         context::ControlContext,
-        projects::{Status, parameters::fallback},
+        projects::{
+            Status,
+            parameters::fallback,
+            status_events::{self, StatusUpdate},
+        },
     },
     platform::{
         db::Param,
@@ -49,19 +53,20 @@ pub(super) async fn record_success(
         &started,
     ];
     let doing = "announcing a project";
-    // A start without a change of settings needs no transaction.
-    if goal == Status::ActiveHealthy && (project.changed || fallback_reason.is_some()) {
-        let mut client = context.db.client().await?;
-        let transaction = client.transaction().await.context(doing)?;
-        let announced = transaction.execute(sql, &params).await.context(doing)?;
-        if announced > 0 {
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let announced = transaction.execute(sql, &params).await.context(doing)?;
+    let settles = goal == Status::ActiveHealthy && (project.changed || fallback_reason.is_some());
+    if announced > 0 {
+        if settles {
             fallback::settle(&transaction, project.id, fallback_reason.is_some()).await?;
         }
-        transaction.commit().await.context(doing)?;
+        let events = status_events::changed(&transaction, &[project.id]).await?;
+        status_events::append(context, &transaction, &events).await?;
+    }
+    transaction.commit().await.context(doing)?;
+    if settles {
         context.table_changed(Table::RestSettings);
-    } else {
-        let announced = context.db.query(sql, &params).await;
-        announced.context(doing)?;
     }
     tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
     Ok(())
@@ -104,7 +109,13 @@ pub(super) async fn record_failure(context: &ControlContext, project: &ClusterPl
         &status.name(),
         &now,
     ];
-    if let Err(error) = context.db.query(sql, &params).await {
+    let update = StatusUpdate {
+        project: project.id,
+        sql,
+        params: &params,
+        doing: "recording a failed attempt",
+    };
+    if let Err(error) = update.execute(context, Vec::new()).await {
         tracing::warn!(%error, "cannot record a failed attempt");
     }
 }

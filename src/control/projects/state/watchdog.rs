@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use gantry_base::{clock::Ticks, ids::ProjectId};
 use tokio::sync::Mutex;
 
+use crate::control::metrics::Bound;
+
 /// State between two rounds. Bounded by the running projects of this node.
 #[derive(Debug, Default)]
 pub struct Watchdog(pub(in crate::control) Mutex<WatchdogState>);
@@ -20,7 +22,9 @@ pub(in crate::control) struct WatchdogState {
 pub(in crate::control) struct Seen {
     /// The kernel's counts of killed processes and rejected forks in the last round.
     pub(in crate::control) counts: Option<(u64, u64)>,
-    /// The last event and its time.
+    /// Times of the last events about limits.
+    pub(in crate::control) announced: [Option<Ticks>; Bound::ALL.len()],
+    /// The last warning about a limit and its time.
     pub(in crate::control) event: Option<(Ticks, String)>,
     /// Consecutive rounds in which the project exceeded its memory.
     pub(in crate::control) strikes: u32,
