@@ -19,7 +19,7 @@ use crate::{
         },
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Output, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -176,6 +176,7 @@ async fn update(
         db_extra_search_path: body.db_extra_search_path,
         db_pool: body.db_pool.map(Some),
     };
+    audit.answer_with(|settings: &RestSettings| Json(RestConfig::from(settings.clone())).respond());
     let settings = rest::update(&context, &project, change, &audit).await?;
     Ok(Json(settings.into()))
 }

@@ -12,7 +12,7 @@ use crate::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, PathId, Query, Tag, Verb, mount, output::Created},
+        http::{Endpoint, Json, Output, PathId, Query, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
     proxy::accepted_keys::ClaimsTemplate,
@@ -128,6 +128,7 @@ async fn create(
         secret_jwt_template: template,
     } = request;
     check(Some(&name), description.as_deref(), template.as_ref())?;
+    audit.answer_with(|key: &ApiKey| Created(key).respond());
     Ok(Created(
         api_keys::create(
             &context,
@@ -274,6 +275,7 @@ async fn update(
         text,
         template.as_ref().and_then(Option::as_ref),
     )?;
+    audit.answer_with(|key: &ApiKey| Json(key).respond());
     Ok(Json(
         api_keys::update(
             &context,
@@ -333,6 +335,7 @@ async fn delete(
     {
         return Err(Error::invalid("reason", "expected at most 1024 characters"));
     }
+    audit.answer_with(|key: &ApiKey| Json(key).respond());
     Ok(Json(
         api_keys::remove(
             &context,
@@ -401,8 +404,9 @@ async fn set_legacy(
     audit: Arc<Recorder>,
     Query(query): Query<SetLegacyQuery>,
 ) -> Result<Json<LegacyKeysResponse>, Error> {
-    api_keys::enable_legacy(&context, &project, query.enabled, &audit).await?;
-    Ok(Json(LegacyKeysResponse {
-        enabled: query.enabled,
-    }))
+    let enabled = query.enabled;
+    let view = || Json(LegacyKeysResponse { enabled });
+    audit.answer(view);
+    api_keys::enable_legacy(&context, &project, enabled, &audit).await?;
+    Ok(view())
 }

@@ -14,7 +14,7 @@ use crate::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, PathId, Tag, Verb, mount, output::Created},
+        http::{Endpoint, Json, Output, PathId, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
     proxy::accepted_keys::SigningKeyState,
@@ -104,6 +104,7 @@ async fn create(
         is_in_use: request.status == NewSigningKeyState::InUse,
         imported,
     };
+    audit.answer_with(|key: &SigningKeyView| Created(key).respond());
     let key = rotation::create_signing_key(&context, &project, new, &audit).await?;
     Ok(Created(key))
 }
@@ -162,6 +163,7 @@ async fn create_legacy(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Created<SigningKeyView>, Error> {
+    audit.answer_with(|key: &SigningKeyView| Created(key).respond());
     let key = rotation::create_legacy_signing_key(&context, &project, &audit).await?;
     Ok(Created(key))
 }
@@ -213,6 +215,7 @@ async fn update(
     audit: Arc<Recorder>,
     Json(request): Json<UpdateSigningKeyRequest>,
 ) -> Result<Json<SigningKeyView>, Error> {
+    audit.answer_with(|key: &SigningKeyView| Json(key).respond());
     let key = rotation::update_signing_key(&context, &project, id, request.status, &audit).await?;
     Ok(Json(key))
 }
@@ -235,6 +238,7 @@ async fn delete(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<SigningKeyView>, Error> {
+    audit.answer_with(|key: &SigningKeyView| Json(key).respond());
     let key = rotation::remove_signing_key(&context, &project, id, &audit).await?;
     Ok(Json(key))
 }

@@ -55,7 +55,7 @@ static CREATE: Endpoint = Endpoint {
     access: needs(&[&[P::AuthConfigWrite]], S::AuthWrite),
     limit: &STANDARD,
     handler: || {
-        mount(create).sample(
+        mount(create).announced().sample(
             r#"{"type": "saml", "metadata_url": "https://idp.example.com/metadata", "domains": ["example.com"]}"#,
         )
     },
@@ -124,7 +124,11 @@ static UPDATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::AuthConfigWrite]], S::AuthWrite),
     limit: &STANDARD,
-    handler: || mount(update).sample(r#"{"domains": ["example.com"]}"#),
+    handler: || {
+        mount(update)
+            .repeatable()
+            .sample(r#"{"domains": ["example.com"]}"#)
+    },
 };
 
 async fn update(
@@ -147,7 +151,7 @@ static DELETE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::AuthConfigWrite]], S::AuthWrite),
     limit: &STANDARD,
-    handler: || mount(delete),
+    handler: || mount(delete).announced(),
 };
 
 async fn delete(

@@ -14,7 +14,7 @@ use crate::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
+        http::{Endpoint, Json, Output, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };
@@ -82,6 +82,7 @@ async fn create(
             ));
         }
     };
+    audit.answer_with(|made: &ThirdPartyAuth| Created(made).respond());
     let made = third_party_auth::create(&context, &project, &source, &audit).await?;
     Ok(Created(made))
 }
@@ -130,6 +131,7 @@ async fn delete(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<ThirdPartyAuth>, Error> {
+    audit.answer_with(|removed: &ThirdPartyAuth| Json(removed).respond());
     let removed = third_party_auth::remove(&context, &project, id, &audit).await?;
     Ok(Json(removed))
 }

@@ -42,7 +42,7 @@ use crate::{
         db::{Db, heartbeat},
         error::Error,
         http::{Api, Endpoint, Transport},
-        notifications,
+        idempotency, notifications,
         rate_limits::{self, Memory, RateLimiter, Shared},
         sealing::SealingKey,
         telemetry::{self, Metrics},
@@ -298,6 +298,7 @@ impl Background {
             calls,
         ));
         tasks.spawn(oauth::cleanup::run(app.db.clone(), app.clock.clone()));
+        tasks.spawn(idempotency::cleanup::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(repeat::every(telemetry::UPKEEP, move || {
             app.metrics.upkeep();
             ready(())

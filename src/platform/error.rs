@@ -44,6 +44,8 @@ pub enum Error {
     Sql(String),
     /// Something with the same identity but different content exists.
     Conflict(Cow<'static, str>),
+    /// An earlier request had the same `Idempotency-Key`.
+    IdempotencyKey(KeyProblem),
     /// The project has a custom hostname already.
     HostnameConfigured,
     /// Settings of emails that need an own mail server.
@@ -126,6 +128,49 @@ pub fn unknown_client(description: &'static str) -> Error {
         description: description.into(),
         unprocessable: true,
     })
+}
+
+/// Reason why a request with an `Idempotency-Key` does not get the first answer. Ids are those of
+/// the first request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyProblem {
+    /// The key was sent with another request.
+    OtherRequest,
+    /// The first request may still run.
+    Running {
+        /// `Retry-After` of the response.
+        retry: Duration,
+    },
+    /// The server stopped after it had begun the first request.
+    OutcomeUnknown(String),
+    /// The change is made, and its answer was not kept.
+    AnswerNotKept(String),
+}
+
+impl KeyProblem {
+    fn message(&self) -> String {
+        let problem = match self {
+            Self::OtherRequest => {
+                "this key was sent with another request in the last 24 hours. Send a new key, or the first request unchanged"
+            }
+            Self::Running { .. } => {
+                "the first request with this key is still running. Wait the seconds of Retry-After and send it again"
+            }
+            Self::OutcomeUnknown(id) => {
+                return format!(
+                    "Idempotency-Key: the server stopped before it knew the outcome of the first request ({id}). \
+                     Read the state that it changes; send a new key if it is still to be done"
+                );
+            }
+            Self::AnswerNotKept(id) => {
+                return format!(
+                    "Idempotency-Key: the first request ({id}) is done, but its answer was not kept. \
+                     Read the current state; a new key would do it again"
+                );
+            }
+        };
+        format!("Idempotency-Key: {problem}")
+    }
 }
 
 /// Reason why a credential is not accepted.
@@ -227,6 +272,10 @@ codes! {
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
     CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
     GONE = "gone", 410, "Events after the cursor are not kept any more.", "Read the present state, and continue with the cursor that the message names.";
+    IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused", 409, "The `Idempotency-Key` was sent with another request in the last 24 hours.", "Send a new key, or the first request unchanged.";
+    IDEMPOTENCY_KEY_IN_USE = "idempotency_key_in_use", 409, "The first request with this `Idempotency-Key` may still be running.", "Wait the seconds of `Retry-After` and send it again.";
+    IDEMPOTENCY_OUTCOME_UNKNOWN = "idempotency_outcome_unknown", 409, "The server stopped during the first request with this `Idempotency-Key`.", "Read the state that the request changes; send a new key if it is still to be done.";
+    IDEMPOTENCY_ANSWER_NOT_KEPT = "idempotency_answer_not_kept", 409, "The first request with this `Idempotency-Key` is done, but its answer was too large or was lost.", "Read the current state; a new key would do it again.";
     REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body's `Content-Type` is not one that the operation reads.", "Send `Content-Type: application/json`, in UTF-8.";
     UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
@@ -298,6 +347,12 @@ impl Error {
             Self::NotFound | Self::Missing(_) | Self::UnknownRoute { .. } => NOT_FOUND,
             Self::Conflict(_) => CONFLICT,
             Self::Gone(_) => GONE,
+            Self::IdempotencyKey(problem) => match problem {
+                KeyProblem::OtherRequest => IDEMPOTENCY_KEY_REUSED,
+                KeyProblem::Running { .. } => IDEMPOTENCY_KEY_IN_USE,
+                KeyProblem::OutcomeUnknown(_) => IDEMPOTENCY_OUTCOME_UNKNOWN,
+                KeyProblem::AnswerNotKept(_) => IDEMPOTENCY_ANSWER_NOT_KEPT,
+            },
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
             Self::LimitReached | Self::Busy { .. } | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
@@ -339,6 +394,7 @@ impl Error {
             Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
             Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
             Self::Rejected(text) | Self::Conflict(text) | Self::Unprocessable(text) | Self::Gone(text) => text.clone(),
+            Self::IdempotencyKey(problem) => problem.message().into(),
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
             Self::Busy { .. } => {

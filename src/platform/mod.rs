@@ -12,6 +12,7 @@ pub mod error;
 pub mod events;
 pub mod exported_key;
 pub mod http;
+pub mod idempotency;
 pub mod names;
 pub mod notifications;
 pub mod object_store;

@@ -18,7 +18,7 @@ use crate::{
         audit::Recorder,
         error::{Context as _, Error},
         http::{
-            Endpoint, Json, Query, Tag, Verb, mount,
+            Endpoint, Json, Output, Query, Tag, Verb, mount,
             output::{Created, CreatedEmpty},
         },
         rate_limits::STANDARD,
@@ -338,6 +338,7 @@ async fn create_point(
 ) -> Result<Created<PointView>, Error> {
     check_name(&request.name)?;
     let name = &request.name;
+    audit.answer_with(|point: &RestorePoint| Created(PointView::from(point.clone())).respond());
     let point = points::create(&context, &project, name, Some(&audit)).await?;
     Ok(Created(point.into()))
 }
@@ -396,12 +397,15 @@ async fn update_schedule(
     Json(request): Json<ScheduleRequest>,
 ) -> Result<Json<ScheduleView>, Error> {
     let text = &request.schedule_for;
-    let (schedule_for, updated_at) =
-        points::set_daily_time(&context, &project, text, &audit).await?;
-    Ok(Json(ScheduleView {
-        schedule_for,
-        updated_at,
-    }))
+    let view = |(schedule_for, updated_at)| {
+        Json(ScheduleView {
+            schedule_for,
+            updated_at,
+        })
+    };
+    audit.answer_with(move |changed: &(String, DateTime<Utc>)| view(changed.clone()).respond());
+    let changed = points::set_daily_time(&context, &project, text, &audit).await?;
+    Ok(view(changed))
 }
 
 static UNDO: Endpoint = Endpoint {

@@ -11,14 +11,14 @@ use super::moment;
 use crate::{
     api::context::ApiContext,
     control::backups::{
-        tables::{self, NAME_BYTES_MAX, RestoredTable, TABLES_MAX},
+        tables::{self, NAME_BYTES_MAX, RequestedTables, RestoredTable, TABLES_MAX},
         target::RestoreTarget,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::{Context, Error},
-        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
+        http::{Endpoint, Json, Output, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };
@@ -91,13 +91,17 @@ async fn restore_tables(
     let wanted = check(request.tables)?;
     let moment = moment::requested(request.recovery_time_target_unix, request.id)?;
     let target = RestoreTarget::find(&context, &project, moment).await?;
+    let view = |requested: &RequestedTables| {
+        Created(RequestedTablesView {
+            id: requested.id,
+            schema: requested.schema.clone(),
+            status: RestoreStatus::Running,
+            requested_at: requested.requested_at,
+        })
+    };
+    audit.answer_with(move |requested| view(requested).respond());
     let requested = tables::request(&context, &project, &target, &wanted, &audit).await?;
-    Ok(Created(RequestedTablesView {
-        id: requested.id,
-        schema: requested.schema,
-        status: RestoreStatus::Running,
-        requested_at: requested.requested_at,
-    }))
+    Ok(view(&requested))
 }
 
 fn check(wanted: Vec<TableName>) -> Result<Vec<RestoredTable>, Error> {

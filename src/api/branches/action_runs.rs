@@ -213,6 +213,8 @@ async fn update_status(
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let change = (None, Some(json!({"run": run})));
+    let done = || Json(OkMessage { message: "ok" });
+    audit.answer(done);
     audit.commit(transaction, doing, 200, change, now).await?;
-    Ok(Json(OkMessage { message: "ok" }))
+    Ok(done())
 }

@@ -113,8 +113,9 @@ pub(super) async fn create(
     let branch = read_in(&transaction, id).await?;
     events.push(branch.created());
     let change = Change::new((None, Some(after)), events);
-    audit.write_in(&transaction, 201, change, now).await?;
     let view = branch.view(context);
+    audit.result(&view);
+    audit.write_in(&transaction, 201, change, now).await?;
     transaction.commit().await.context("creating a branch")?;
     changed(context);
     Ok(view)

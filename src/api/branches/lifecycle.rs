@@ -29,6 +29,7 @@ use crate::{
         access::Project,
         audit::{Change, Recorder},
         error::{Context, Error},
+        http::Json,
         tables::Table,
     },
 };
@@ -108,9 +109,11 @@ pub(super) async fn update(
     let (before, after) = (json!({"name": branch.name}), json!({"name": name}));
     let branch = read_in(&transaction, branch.id).await?;
     let change = Change::new((Some(before), Some(after)), [branch.updated()]);
+    let view = branch.view(context);
+    audit.answer(|| Json(&view));
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Branches);
-    Ok(branch.view(context))
+    Ok(view)
 }
 
 /// Deletes a branch, at once or after an hour.
@@ -282,6 +285,7 @@ pub(super) async fn begin_run(
     let after = json!({"run": run, "kind": kind.name(), "branch": branch.name, "migration_version": migration_version});
     let events = status_events::changed(&transaction, &[branch.project.id]).await?;
     let change = Change::new((None, Some(after)), events);
+    audit.result(&run);
     audit.commit(transaction, doing, 201, change, now).await?;
     changed(context);
     Ok(run)

@@ -33,7 +33,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Query, Tag, Verb, mount,
+            Endpoint, Json, Output, Query, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         names,
@@ -200,6 +200,7 @@ async fn create(
     Json(request): Json<CreateBranchRequest>,
 ) -> Result<Created<BranchView>, Error> {
     let new = request.check()?;
+    audit.answer_with(|branch: &BranchView| Created(branch).respond());
     let branch = create::create(&context, &project, new, &audit).await?;
     Ok(Created(branch))
 }
@@ -460,8 +461,10 @@ async fn delete(
     audit: Arc<Recorder>,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<OkMessage>, Error> {
+    let done = || Json(OkMessage { message: "ok" });
+    audit.answer(done);
     lifecycle::delete(&context, &project, &target, query.force, &audit).await?;
-    Ok(Json(OkMessage { message: "ok" }))
+    Ok(done())
 }
 
 /// The body of an action. An absent version is the newest.
@@ -478,6 +481,15 @@ struct ActionRequest {
 struct StartedRun {
     workflow_run_id: String,
     message: &'static str,
+}
+
+impl StartedRun {
+    fn new(run: String) -> Created<Self> {
+        Created(Self {
+            workflow_run_id: run,
+            message: "ok",
+        })
+    }
 }
 
 macro_rules! actions {
@@ -507,11 +519,9 @@ macro_rules! actions {
             ) -> Result<Created<StartedRun>, Error> {
                 let version = request.migration_version.filter(|version| !version.is_empty());
                 let kind = RunKind::$kind;
+                audit.answer_with(|run: &String| StartedRun::new(run.clone()).respond());
                 let run = lifecycle::begin_run(&context, &project, &target, kind, version, &audit);
-                Ok(Created(StartedRun {
-                    workflow_run_id: run.await?,
-                    message: "ok",
-                }))
+                Ok(StartedRun::new(run.await?))
             }
         )*
     };
@@ -554,8 +564,12 @@ async fn restore(
     target: BranchTarget,
     audit: Arc<Recorder>,
 ) -> Result<Json<RestoreMessage>, Error> {
+    let done = || {
+        Json(RestoreMessage {
+            message: "Branch restoration initiated",
+        })
+    };
+    audit.answer(done);
     lifecycle::restore(&context, &project, &target, &audit).await?;
-    Ok(Json(RestoreMessage {
-        message: "Branch restoration initiated",
-    }))
+    Ok(done())
 }

@@ -20,7 +20,7 @@ use crate::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
+        http::{Endpoint, Json, Output, Tag, Verb, mount, output::Created},
         names,
         rate_limits::STANDARD,
     },
@@ -150,19 +150,19 @@ struct BranchAttributes {
     updated_at: String,
 }
 
-impl From<BranchView> for BranchEnvelope {
-    fn from(branch: BranchView) -> Self {
+impl From<&BranchView> for BranchEnvelope {
+    fn from(branch: &BranchView) -> Self {
         let attributes = BranchAttributes {
-            name: branch.name,
-            project_ref: branch.project_ref,
-            parent_project_ref: branch.parent_project_ref,
+            name: branch.name.clone(),
+            project_ref: branch.project_ref.clone(),
+            parent_project_ref: branch.parent_project_ref.clone(),
             is_default: branch.is_default,
             persistent: branch.persistent,
             with_data: branch.with_data,
-            git_branch: branch.git_branch,
-            notify_url: branch.notify_url,
-            created_at: branch.created_at,
-            updated_at: branch.updated_at,
+            git_branch: branch.git_branch.clone(),
+            notify_url: branch.notify_url.clone(),
+            created_at: branch.created_at.clone(),
+            updated_at: branch.updated_at.clone(),
         };
         Self {
             data: BranchResource {
@@ -200,6 +200,8 @@ async fn create(
         schema_source: SchemaSource::Migrations,
         secrets: Vec::new(),
     };
+    let view = |branch: &BranchView| Created(BranchEnvelope::from(branch));
+    audit.answer_with(move |branch| view(branch).respond());
     let branch = create::create(&context, &project, new, &audit).await?;
-    Ok(Created(branch.into()))
+    Ok(view(&branch))
 }

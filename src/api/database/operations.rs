@@ -265,7 +265,7 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(enable_webhooks).audited_before(),
+    handler: || mount(enable_webhooks).audited_before().repeatable(),
 };
 
 async fn enable_webhooks(project: Project, context: ApiContext) -> Result<CreatedEmpty, Error> {

@@ -22,7 +22,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Peer, Tag, Verb, mount,
+            Endpoint, Json, Output, Peer, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         rate_limits::STANDARD,
@@ -58,6 +58,7 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
     handler: || {
         mount(create_login_role)
             .audited_before()
+            .repeatable()
             .sample(r#"{"read_only": true}"#)
     },
 };
@@ -104,7 +105,7 @@ static DELETE_LOGIN_ROLES: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(delete_login_roles).audited_before(),
+    handler: || mount(delete_login_roles).audited_before().repeatable(),
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -339,6 +340,9 @@ static APPLY_RESTRICTIONS: Endpoint = Endpoint {
     },
 };
 
+/// Restrictions before and after a change.
+type Change = (NetworkRestrictions, NetworkRestrictions);
+
 async fn apply_restrictions(
     project: Project,
     context: ApiContext,
@@ -353,8 +357,10 @@ async fn apply_restrictions(
         rules.allowed = [v4.unwrap_or(old_v4), v6.unwrap_or(old_v6)].concat();
         Ok(())
     };
-    let (before, after) = restrictions::change(&context, &project, 201, &audit, alter).await?;
-    Ok(Created(RestrictionsResponse::new(Some(&before), &after)))
+    let view = |(before, after): &Change| Created(RestrictionsResponse::new(Some(before), after));
+    audit.answer_with(move |change| view(change).respond());
+    let change = restrictions::change(&context, &project, 201, &audit, alter).await?;
+    Ok(view(&change))
 }
 
 static PATCH_RESTRICTIONS: Endpoint = Endpoint {
@@ -398,8 +404,10 @@ async fn patch_restrictions(
         rules.allowed.extend(add);
         Ok(())
     };
-    let (before, after) = restrictions::change(&context, &project, 200, &audit, alter).await?;
-    Ok(Json(RestrictionsResponse::new(Some(&before), &after)))
+    let view = |(before, after): &Change| Json(RestrictionsResponse::new(Some(before), after));
+    audit.answer_with(move |change| view(change).respond());
+    let change = restrictions::change(&context, &project, 200, &audit, alter).await?;
+    Ok(view(&change))
 }
 
 static LIST_BANS: Endpoint = Endpoint {

@@ -155,7 +155,11 @@ pub(super) static UPDATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabasePoolingConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(update).sample(r#"{"pool_mode": "transaction"}"#),
+    handler: || {
+        mount(update)
+            .answers_after_change()
+            .sample(r#"{"pool_mode": "transaction"}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -12,7 +12,7 @@ use crate::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Output, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -93,9 +93,8 @@ async fn set_ssl(
         rules.tls_required = required;
         Ok(())
     };
-    Ok(Json(SslResponse::new(
-        &restrictions::change(&context, &project, 200, &audit, alter)
-            .await?
-            .1,
-    )))
+    let view = |after: &NetworkRestrictions| Json(SslResponse::new(after));
+    audit.answer_with(move |change: &(NetworkRestrictions, _)| view(&change.1).respond());
+    let (_, after) = restrictions::change(&context, &project, 200, &audit, alter).await?;
+    Ok(view(&after))
 }

@@ -20,7 +20,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Query, Tag, Verb, mount,
+            Endpoint, Json, Output, Query, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         rate_limits::{DOMAINS, STANDARD},
@@ -145,6 +145,18 @@ struct OwnershipVerification {
 }
 
 impl HostnameResponse {
+    /// Returns the function that makes the response, which `audit` uses as well.
+    fn view(
+        context: &ApiContext,
+        audit: &Recorder,
+    ) -> impl Fn(&CustomHostname) -> Created<Self> + use<> {
+        let context = context.clone();
+        let view = move |hostname: &CustomHostname| Created(Self::new(&context, hostname.clone()));
+        let answer = view.clone();
+        audit.answer_with(move |hostname| answer(hostname).respond());
+        view
+    }
+
     fn new(context: &ApiContext, hostname: CustomHostname) -> Self {
         let required = hostname.required(context);
         let proven = matches!(hostname.state, State::Certified | State::Active);
@@ -259,8 +271,9 @@ async fn initialize(
 ) -> Result<Created<HostnameResponse>, Error> {
     let host = Host::parse(&request.custom_hostname, &context.settings.project_domain);
     let host = host.map_err(|unfit| Error::invalid("custom_hostname", unfit.to_string()))?;
+    let view = HostnameResponse::view(&context, &audit);
     let hostname = hostnames::initialize(&context, &project, &host, &audit).await?;
-    Ok(Created(HostnameResponse::new(&context, hostname)))
+    Ok(view(&hostname))
 }
 
 static REVERIFY: Endpoint = Endpoint {
@@ -280,8 +293,9 @@ async fn reverify(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Created<HostnameResponse>, Error> {
+    let view = HostnameResponse::view(&context, &audit);
     let hostname = hostnames::reverify(&context, &project, &audit).await?;
-    Ok(Created(HostnameResponse::new(&context, hostname)))
+    Ok(view(&hostname))
 }
 
 static ACTIVATE: Endpoint = Endpoint {
@@ -301,8 +315,9 @@ async fn activate(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Created<HostnameResponse>, Error> {
+    let view = HostnameResponse::view(&context, &audit);
     let hostname = hostnames::activate(&context, &project, &audit).await?;
-    Ok(Created(HostnameResponse::new(&context, hostname)))
+    Ok(view(&hostname))
 }
 
 static DELETE: Endpoint = Endpoint {
@@ -402,6 +417,7 @@ async fn hsts(
             format!("expected 0 to {HSTS_SECS_MAX}"),
         ));
     }
+    audit.answer(|| Json(&request));
     hostnames::set_hsts(
         &context,
         &project,

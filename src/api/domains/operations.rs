@@ -13,7 +13,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Tag, Verb, mount,
+            Endpoint, Json, Output, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         rate_limits::DOMAINS,
@@ -146,9 +146,10 @@ async fn activate_vanity(
     audit: Arc<Recorder>,
     Json(request): Json<VanityRequest>,
 ) -> Result<Created<VanityActivated>, Error> {
-    Ok(Created(VanityActivated {
-        custom_domain: vanity::activate(&context, &project, &request.name()?, &audit).await?,
-    }))
+    let view = |custom_domain| Created(VanityActivated { custom_domain });
+    audit.answer_with(move |host: &String| view(host.clone()).respond());
+    let host = vanity::activate(&context, &project, &request.name()?, &audit).await?;
+    Ok(view(host))
 }
 
 static DEACTIVATE_VANITY: Endpoint = Endpoint {

@@ -6,6 +6,7 @@ mod upload;
 use std::sync::Arc;
 
 use gantry_base::ids::ProjectRef;
+use http::StatusCode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,10 @@ use crate::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{Call, Endpoint, Input, Json, Tag, Verb, mount, operation_doc::OperationDoc},
+        http::{
+            Call, Endpoint, Input, Json, Output, Tag, Verb, mount, operation_doc::OperationDoc,
+            output,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -77,6 +81,14 @@ enum FunctionStatus {
 }
 
 impl FunctionDescription {
+    /// Sets the response for a request with a key.
+    fn set_answer(audit: &Recorder, project: &ProjectRef, status: StatusCode) {
+        let project = project.clone();
+        audit.answer_with(move |record: &FunctionRecord| {
+            output::json(status, &Self::new(&project, record.clone()))
+        });
+    }
+
     fn new(project: &ProjectRef, record: FunctionRecord) -> Self {
         let root = functions::public_root(project, record.id, record.version);
         let url = |path: &str| format!("file://{root}/source/{path}");
@@ -178,8 +190,10 @@ async fn delete(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<FunctionDeleted>, Error> {
+    let done = || Json(FunctionDeleted { message: "ok" });
+    audit.answer(done);
     functions::remove(&context, &project, &slug, &audit).await?;
-    Ok(Json(FunctionDeleted { message: "ok" }))
+    Ok(done())
 }
 
 static SWITCH: Endpoint = Endpoint {
@@ -247,9 +261,15 @@ async fn switch(
             },
         });
     }
+    let reference = project.reference.clone();
+    let view = move |records: Vec<FunctionRecord>| {
+        let describe = |record| FunctionDescription::new(&reference, record);
+        Json(SwitchedFunctions {
+            functions: records.into_iter().map(describe).collect(),
+        })
+    };
+    let answer = view.clone();
+    audit.answer_with(move |after: &Vec<FunctionRecord>| answer(after.clone()).respond());
     let after = functions::switch(&context, &project, &switches, &audit).await?;
-    let describe = |record| FunctionDescription::new(&project.reference, record);
-    Ok(Json(SwitchedFunctions {
-        functions: after.into_iter().map(describe).collect(),
-    }))
+    Ok(view(after))
 }

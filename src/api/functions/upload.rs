@@ -3,6 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
+use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -131,6 +132,7 @@ struct FilesForm {
 
 impl Input for FilesForm {
     fn describe(described: &mut OperationDoc) {
+        FileBody::describe(described);
         let file = json!({"type": "string", "format": "binary"});
         let metadata = json!({
             "type": "object",
@@ -197,6 +199,7 @@ async fn deploy(
         bundle: None,
         live: !query.bundle_only,
     };
+    FunctionDescription::set_answer(&audit, &project.reference, StatusCode::CREATED);
     let record =
         functions::deploy(&context, &project, upload, DeployRule::Any, (&audit, 201)).await?;
     drop(form.body);
@@ -280,6 +283,7 @@ enum BundleContent<T> {
 
 impl<T: serde::de::DeserializeOwned + JsonSchema + Send> Input for BundleOrJson<T> {
     fn describe(described: &mut OperationDoc) {
+        FileBody::describe(described);
         described.body_schema::<T>();
         described.body_media(ESZIP, json!({"type": "string", "format": "binary"}));
     }
@@ -416,6 +420,7 @@ async fn update(
     SlugPath(slug): SlugPath,
 ) -> Result<Json<FunctionDescription>, Error> {
     let modules = query.modules()?;
+    FunctionDescription::set_answer(&audit, &project.reference, StatusCode::OK);
     let upload = match body.content {
         BundleContent::Bundle => unpack(slug, query, modules, body.body.bytes.clone()).await?,
         BundleContent::Json(FunctionUpdateBody {

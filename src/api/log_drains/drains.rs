@@ -233,6 +233,7 @@ pub(super) async fn create(
         progress::insert(&transaction, drain.id, store, start, drain.created_at).await?;
     }
     let change = (None, Some(audited(&drain)));
+    audit.result(&drain);
     audit
         .commit(transaction, doing, 201, change, drain.created_at)
         .await?;
@@ -312,6 +313,7 @@ pub(super) async fn update(
         .await
         .context(doing)?;
     let change = (Some(audited(&before)), Some(audited(&drain)));
+    audit.result(&drain);
     audit.commit(transaction, doing, 200, change, now).await?;
     Ok(drain)
 }

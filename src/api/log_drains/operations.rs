@@ -19,7 +19,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Tag, Verb,
+            Endpoint, Json, Output, Tag, Verb,
             input::PathId,
             mount,
             output::{Created, NoContent},
@@ -153,8 +153,10 @@ async fn create(
         settings: Some(attributes.config),
     };
     let backend = attributes.backend_type;
+    let view = |drain: LogDrain| Created(Envelope { data: drain.into() });
+    audit.answer_with(move |drain: &LogDrain| view(drain.clone()).respond());
     let drain = drains::create(&context, &project, backend, draft, &audit).await?;
-    Ok(Created(Envelope { data: drain.into() }))
+    Ok(view(drain))
 }
 
 static UPDATE: Endpoint = Endpoint {
@@ -213,8 +215,10 @@ async fn update(
         settings: attributes.config,
     };
     let change = (attributes.backend_type, draft);
+    let view = |drain: LogDrain| Json(Envelope { data: drain.into() });
+    audit.answer_with(move |drain: &LogDrain| view(drain.clone()).respond());
     let drain = drains::update(&context, &project, id, change, &audit).await?;
-    Ok(Json(Envelope { data: drain.into() }))
+    Ok(view(drain))
 }
 
 static DELETE: Endpoint = Endpoint {

@@ -17,7 +17,7 @@ use crate::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, PathId, Verb, mount, output::OkEmpty},
+        http::{Endpoint, Json, Output, PathId, Verb, mount, output::OkEmpty},
     },
 };
 
@@ -118,6 +118,15 @@ pub struct RevokedAuthorizations {
     pub authorizations_revoked: u64,
 }
 
+impl RevokedAuthorizations {
+    /// The response with this number.
+    pub(super) fn view(authorizations_revoked: u64) -> Json<Self> {
+        Json(Self {
+            authorizations_revoked,
+        })
+    }
+}
+
 /// Accepts applications of other organizations too: most applications that members use are
 /// registered elsewhere.
 async fn revoke_all(
@@ -126,8 +135,7 @@ async fn revoke_all(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<RevokedAuthorizations>, Error> {
-    let authorizations_revoked = grants::revoke_all(&context, organization.id, id, &audit).await?;
-    Ok(Json(RevokedAuthorizations {
-        authorizations_revoked,
-    }))
+    audit.answer_with(|count: &u64| RevokedAuthorizations::view(*count).respond());
+    let count = grants::revoke_all(&context, organization.id, id, &audit).await?;
+    Ok(RevokedAuthorizations::view(count))
 }

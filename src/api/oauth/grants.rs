@@ -400,6 +400,7 @@ pub async fn revoke_all(
     }
     let before = json!({"application": client_id, "name": row.get::<_, &str>(1), "authorizations_revoked": ended});
     let change = (Some(before), None);
+    audit.result(&ended);
     audit.commit(transaction, doing, 200, change, now).await?;
     publish_revocation(context).await?;
     Ok(ended)

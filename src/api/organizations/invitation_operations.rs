@@ -15,7 +15,7 @@ use crate::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Output, Tag, Verb, mount},
         rate_limits::STANDARD,
         tables::Table,
     },
@@ -180,7 +180,9 @@ async fn accept(
     context: ApiContext,
     Json(request): Json<InvitationToken>,
 ) -> Result<Json<InvitationAccepted>, Error> {
-    let organization_slug = invitations::accept(
+    let view = |organization_slug| Json(InvitationAccepted { organization_slug });
+    audit.answer_with(move |slug: &OrgSlug| view(slug.clone()).respond());
+    let slug = invitations::accept(
         &context.db,
         user.id,
         &SecretString::from(request.token),
@@ -190,5 +192,5 @@ async fn accept(
     .await?;
     // Invalidate now: the client may send its next request before the change notification arrives.
     context.table_changed(Table::Members);
-    Ok(Json(InvitationAccepted { organization_slug }))
+    Ok(view(slug))
 }

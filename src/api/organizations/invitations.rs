@@ -224,6 +224,7 @@ pub async fn invite(
         ));
     }
     let change = Change::new((None, Some(audit_values.into())), events);
+    audit.result(&created);
     audit.commit(transaction, doing, 201, change, now).await?;
     Ok(created)
 }
@@ -253,6 +254,7 @@ pub async fn revoke(
     };
     let events: Vec<NewEvent> = revoked.iter().map(canceled).collect();
     let change = Change::new((Some(json!({"emails": revoked})), None), events);
+    audit.result(&revoked);
     audit.commit(transaction, doing, 200, change, now).await?;
     Ok(revoked)
 }
@@ -331,9 +333,12 @@ pub async fn accept(
         .await?;
     let events = roles.changes(&transaction).await?;
     audit.append_events(&transaction, &events, now).await?;
+    let slug = super::slug(&row, 2)?;
+    audit.result(&slug);
+    audit.record_key(&transaction).await?;
     transaction
         .commit()
         .await
         .context("accepting an invitation")?;
-    super::slug(&row, 2)
+    Ok(slug)
 }

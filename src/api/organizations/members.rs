@@ -222,6 +222,7 @@ pub async fn set_on_projects(
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
     set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
     if let Some(audit) = audit {
+        audit.result(&projects);
         let after = audit_value(&transaction, organization, user).await?;
         let events = roles.changes(&transaction).await?;
         let change = Change::new((before, after), events);

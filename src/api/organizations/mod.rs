@@ -26,6 +26,7 @@ use crate::platform::{
     audit::{Chain, Change, Recorder},
     db::{self, Db},
     error::{Context, Error},
+    http::output::Created,
     names,
 };
 
@@ -164,7 +165,9 @@ pub async fn create(
         .execute(sql, &[&row.get::<_, i64>(0), &owner.0, &now])
         .await
         .context("making the creator an owner")?;
+    let summary = summary(slug.clone(), name.to_owned());
     if let Some(audit) = audit {
+        audit.answer(|| Created(&summary));
         let member = members::audit_value(&transaction, OrganizationId(row.get(0)), owner).await?;
         let created = json!({"slug": slug, "name": name, "owner": member});
         let chain = Chain::Organization(OrganizationId(row.get(0)));
@@ -181,7 +184,7 @@ pub async fn create(
         .commit()
         .await
         .context("creating an organization")?;
-    Ok(summary(slug, name.to_owned()))
+    Ok(summary)
 }
 
 fn summary(slug: OrgSlug, name: String) -> OrganizationSummary {

@@ -115,11 +115,13 @@ async fn create(
     written.context(doing)?;
     let after = json!({"alias": alias, "expires_at": expires_at});
     let change = (None, Some(after));
-    audit.commit(transaction, doing, 200, change, now).await?;
-    Ok(Json(NewClaimToken {
+    let created = NewClaimToken {
         token: secret,
         metadata,
-    }))
+    };
+    audit.answer(|| Json(&created));
+    audit.commit(transaction, doing, 200, change, now).await?;
+    Ok(Json(created))
 }
 
 /// Returns the beginning and the end of a secret.

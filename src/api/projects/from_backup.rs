@@ -207,17 +207,14 @@ async fn create(
             .write_elsewhere(&transaction, chain, after.clone(), now)
             .await?;
     }
-    let created = ProjectCreated {
+    let event = ProjectCreated {
         source: Some(ProjectSource::Clone {
             project_ref: source.reference.to_string(),
         }),
     };
-    let created = created.about_ref(new.organization.id, &reference);
-    let change = Change::new((None, Some(after)), [created]);
-    audit.commit(transaction, doing, 201, change, now).await?;
-    context.table_changed(Table::Projects);
-    context.reconciler.wake();
-    Ok(ProjectSummary {
+    let event = event.about_ref(new.organization.id, &reference);
+    let change = Change::new((None, Some(after)), [event]);
+    let created = ProjectSummary {
         id: reference.clone(),
         reference,
         organization_id: new.organization.slug.clone(),
@@ -226,5 +223,10 @@ async fn create(
         region: row.get(1),
         created_at: timestamp(now),
         status: Status::ComingUp,
-    })
+    };
+    audit.answer(|| Created(&created));
+    audit.commit(transaction, doing, 201, change, now).await?;
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
+    Ok(created)
 }

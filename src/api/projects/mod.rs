@@ -36,7 +36,10 @@ use crate::{
         db::{self, Db, Param},
         error::{Context, Error},
         events::{EventPayload, payloads::ProjectCreated},
-        http::output::PrerenderedJson,
+        http::{
+            Json,
+            output::{Created, PrerenderedJson},
+        },
         tables::{self, Table},
     },
 };
@@ -258,14 +261,10 @@ pub async fn create(
         .map_err(|error| duplicate_name(error, &new.name))?;
     api_keys::create_initial(context, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
-    let created = ProjectCreated { source: None };
-    let created = created.about_ref(organization.id, &reference);
-    let change = Change::new((None, Some(after)), [created]);
-    audit.commit(transaction, doing, 201, change, now).await?;
-    context.cluster_metrics.began_from(origin);
-    context.table_changed(Table::Projects);
-    context.reconciler.wake();
-    Ok(ProjectSummary {
+    let event = ProjectCreated { source: None };
+    let event = event.about_ref(organization.id, &reference);
+    let change = Change::new((None, Some(after)), [event]);
+    let created = ProjectSummary {
         id: reference.clone(),
         reference,
         organization_id: organization.slug.clone(),
@@ -274,7 +273,13 @@ pub async fn create(
         region: new.region.code().to_owned(),
         created_at: timestamp(now),
         status: Status::ComingUp,
-    })
+    };
+    audit.answer(|| Created(&created));
+    audit.commit(transaction, doing, 201, change, now).await?;
+    context.cluster_metrics.began_from(origin);
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
+    Ok(created)
 }
 
 /// Renames a project.
@@ -297,9 +302,11 @@ pub async fn rename(
         .await
         .map_err(|error| duplicate_name(error, name))?;
     let change = (Some(before), Some(json!({"name": name})));
+    let renamed = read_ref_response(&row)?;
+    audit.answer(|| Json(&renamed));
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Projects);
-    read_ref_response(&row)
+    Ok(renamed)
 }
 
 /// Records the deletion of a project and wakes the reconciler, which removes its cluster.
@@ -319,6 +326,7 @@ pub async fn remove(
     let mut events = vec![removed];
     events.extend(status_events::changed(&transaction, &[project.id]).await?);
     let change = Change::new((Some(json!({"name": named.name})), None), events);
+    audit.answer(|| Json(&named));
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();

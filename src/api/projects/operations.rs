@@ -423,10 +423,14 @@ async fn update_password(
             "expected at least 4 characters, at most 256 bytes",
         ));
     }
+    let done = || {
+        Json(PasswordChanged {
+            message: "The password was changed",
+        })
+    };
+    audit.answer(done);
     lifecycle::set_password(&context, &project, request.password, &audit).await?;
-    Ok(Json(PasswordChanged {
-        message: "The password was changed",
-    }))
+    Ok(done())
 }
 
 static GET_SETTINGS: Endpoint = Endpoint {
@@ -454,7 +458,11 @@ static REPLACE_SETTINGS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(replace_settings).sample(r#"{"work_mem": "8MB"}"#),
+    handler: || {
+        mount(replace_settings)
+            .answers_after_change()
+            .sample(r#"{"work_mem": "8MB"}"#)
+    },
 };
 
 async fn replace_settings(
@@ -477,7 +485,11 @@ static CHANGE_SETTINGS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(change_settings).sample(r#"{"statement_timeout": "30s"}"#),
+    handler: || {
+        mount(change_settings)
+            .answers_after_change()
+            .sample(r#"{"statement_timeout": "30s"}"#)
+    },
 };
 
 async fn change_settings(

@@ -19,7 +19,7 @@ use crate::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Query, Tag, Verb, mount, output::Created},
+        http::{Endpoint, Json, Output, Query, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };
@@ -75,8 +75,10 @@ async fn upgrade(
             return Err(Error::Rejected(text.into()));
         }
     }
-    let tracking_id = upgrades::begin(&context, &project, target, &audit).await?;
-    Ok(Created(UpgradeBegun { tracking_id }))
+    let view = |tracking_id| Created(UpgradeBegun { tracking_id });
+    audit.answer_with(move |id: &Uuid| view(*id).respond());
+    let id = upgrades::begin(&context, &project, target, &audit).await?;
+    Ok(view(id))
 }
 
 /// Returns the requested target, by major version or by `app_version`.

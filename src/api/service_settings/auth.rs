@@ -8,14 +8,14 @@ use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
     control::{
-        service_settings::{self, AUTH, catalog::SettingsCatalog},
+        service_settings::{self, AUTH, ServiceSettings, catalog::SettingsCatalog},
         services::environment,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Output, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -73,8 +73,11 @@ async fn update(
     Json(change): Json<ConfigUpdate<AuthService>>,
 ) -> Result<Json<ConfigDocument<AuthService>>, Error> {
     let change = &change.settings;
+    let reference = project.reference.clone();
+    let view =
+        move |settings: &ServiceSettings| Json(ConfigDocument::new(settings.document(&reference)));
+    let answer = view.clone();
+    audit.answer_with(move |settings| answer(settings).respond());
     let settings = environment::update(&context, &project, Service::Auth, change, &audit).await?;
-    Ok(Json(ConfigDocument::new(
-        settings.document(&project.reference),
-    )))
+    Ok(view(&settings))
 }

@@ -76,7 +76,8 @@ async fn update(
     audit: Arc<Recorder>,
     Json(change): Json<RootKeyUpdate>,
 ) -> Result<NoStore<Json<RootKey>>, Error> {
+    let view = |root_key| NoStore(Json(RootKey { root_key }));
+    audit.answer(|| view(change.root_key.clone()));
     pgsodium::set_root_key(&context, &project, &change.root_key, &audit).await?;
-    let root_key = change.root_key;
-    Ok(NoStore(Json(RootKey { root_key })))
+    Ok(view(change.root_key))
 }

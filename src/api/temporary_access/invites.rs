@@ -11,13 +11,16 @@ use uuid::Uuid;
 use super::{LoginResponse, RoleGrant, role_grants, validate_roles};
 use crate::{
     api::{accounts, context::ApiContext, path::path_parameters, projects::timestamp},
-    control::temporary_access::{self, invitations},
+    control::temporary_access::{
+        self,
+        invitations::{self, DatabaseInvitation},
+    },
     platform::{
         access::{Access, Permission as P, Project, User, pat_only},
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Tag, Verb, mount,
+            Endpoint, Json, Output, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         rate_limits::{STANDARD, STANDARD_BY_CALLER},
@@ -76,17 +79,20 @@ async fn invite(
             "Invalid input: expected at least one",
         ));
     }
-    let (made, secret) =
-        invitations::invite(&context, &project, request.email, grants, &audit).await?;
+    let view = |(made, secret): &(DatabaseInvitation, SecretString)| {
+        Created(InviteToDatabaseResponse {
+            email: made.email.clone(),
+            invite_id: made.id,
+            user_roles: role_grants(made.grants.clone()),
+            token: secret.expose_secret().to_owned(),
+            expires_at: timestamp(made.expires_at),
+        })
+    };
+    audit.answer_with(move |made| view(made).respond());
+    let made = invitations::invite(&context, &project, request.email, grants, &audit).await?;
     // An accepted invitation may have been replaced.
     temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Created(InviteToDatabaseResponse {
-        email: made.email,
-        invite_id: made.id,
-        user_roles: role_grants(made.grants),
-        token: secret.expose_secret().to_owned(),
-        expires_at: timestamp(made.expires_at),
-    }))
+    Ok(view(&made))
 }
 
 pub(super) static ACCEPT: Endpoint = Endpoint {
@@ -99,7 +105,9 @@ pub(super) static ACCEPT: Endpoint = Endpoint {
     access: Access::Unscoped,
     limit: &STANDARD_BY_CALLER,
     handler: || {
-        mount(accept).sample(r#"{"email": "ada@example.com", "token": "gantry_jit_invite_…"}"#)
+        mount(accept)
+            .answers_after_change()
+            .sample(r#"{"email": "ada@example.com", "token": "gantry_jit_invite_…"}"#)
     },
 };
 

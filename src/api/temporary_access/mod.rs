@@ -98,7 +98,11 @@ static SET_STATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ProjectAdminWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(set_state).sample(r#"{"state": "enabled"}"#),
+    handler: || {
+        mount(set_state)
+            .answers_after_change()
+            .sample(r#"{"state": "enabled"}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -391,12 +395,16 @@ async fn set(
         ),
         other => other,
     })?;
+    let view = |grants| {
+        Json(OwnAccessResponse {
+            user_id: request.user_id,
+            user_roles: role_grants(grants),
+        })
+    };
+    audit.answer(|| view(grants.clone()));
     grants::set(&context, &project, user, &grants, &audit).await?;
     temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Json(OwnAccessResponse {
-        user_id: request.user_id,
-        user_roles: role_grants(grants),
-    }))
+    Ok(view(grants))
 }
 
 fn validate_roles(context: &ApiContext, roles: Vec<RoleGrant>) -> Result<Vec<AccessGrant>, Error> {
@@ -468,6 +476,7 @@ static AUTHORIZE: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(authorize)
+            .answers_after_change()
             .mutates()
             .sample(r#"{"role": "supabase_read_only_user", "rhost": "127.0.0.1"}"#)
     },

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde_json::json;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, Transaction};
 
 use crate::platform::{
     access::credential::SecretDigest,
@@ -49,7 +49,7 @@ pub fn mint_classic(entropy: &Entropy) -> GeneratedToken {
 }
 
 /// The metadata of a token.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "AccessToken")]
 pub struct AccessToken {
     /// Row of `tokens`.
@@ -76,7 +76,7 @@ pub struct AccessToken {
 }
 
 /// Restrictions of a scoped token.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "AccessTokenScope")]
 pub struct TokenScope {
     /// `account`, `organizations` or `projects`.
@@ -176,6 +176,18 @@ pub async fn list(db: &Db, owner: UserId) -> Result<Vec<AccessToken>, Error> {
         .await
         .context("listing tokens")?;
     Ok(rows.iter().map(read).collect())
+}
+
+/// Returns a token that the transaction has stored.
+async fn created(
+    transaction: &Transaction<'_>,
+    owner: UserId,
+    token: i64,
+) -> Result<AccessToken, Error> {
+    let row = transaction
+        .query_one(tokens!("and id = $2"), &[&owner.0, &token])
+        .await;
+    row.context("storing a token").map(|row| read(&row))
 }
 
 /// Returns a live token of a user.

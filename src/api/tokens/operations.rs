@@ -7,11 +7,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::ids::{OrgSlug, ProjectRef, TokenId};
 use ipnet::IpNet;
 use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    AccessToken, GeneratedToken, LIFE_DAYS_MAX, cli_login,
+    AccessToken, LIFE_DAYS_MAX, cli_login,
     cli_login::EncryptedToken,
     scoped,
     scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
@@ -27,7 +28,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Query, Tag, Verb, mount,
+            Endpoint, Json, Output, Query, Tag, Verb, mount,
             output::{Created, OkEmpty},
         },
         notifications,
@@ -164,15 +165,6 @@ struct CreatedToken {
     token: String,
 }
 
-impl CreatedToken {
-    fn new(about: AccessToken, minted: &GeneratedToken) -> Self {
-        Self {
-            about,
-            token: minted.expose().to_owned(),
-        }
-    }
-}
-
 async fn create(
     user: User,
     context: ApiContext,
@@ -200,6 +192,11 @@ async fn create(
     };
     let grant = request.draft.draft()?.resolve(&context.db, user.id).await?;
     let minted = scoped::mint(&context.entropy);
+    let view = |about, token| Created(CreatedToken { about, token });
+    let text = SecretString::from(minted.expose());
+    audit.answer_with(move |about: &AccessToken| {
+        view(about.clone(), text.expose_secret().to_owned()).respond()
+    });
     let token = scoped::create(
         &context.db,
         user.id,
@@ -210,7 +207,7 @@ async fn create(
         Some(&audit),
     )
     .await?;
-    Ok(Created(CreatedToken::new(token, &minted)))
+    Ok(view(token, minted.expose().to_owned()))
 }
 
 static REVOKE: Endpoint = Endpoint {

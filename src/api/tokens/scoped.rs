@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::{
     clock::Entropy,
-    ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
+    ids::{OrgSlug, OrganizationId, ProjectRef, UserId},
 };
 use ipnet::IpNet;
 use serde_json::json;
@@ -273,8 +273,10 @@ pub async fn create(
         )
         .await
         .context("storing a scoped token")?;
-    let id = row.get(0);
+    let id: i64 = row.get(0);
+    let created = super::created(&transaction, owner, id).await?;
     if let Some(audit) = audit {
+        audit.result(&created);
         let after = json!({
             "id": id, "name": name, "alias": minted.alias, "expires_at": expires_at, "reach": grant.reach.name(),
             "permissions": grant.permissions.names(), "networks": networks,
@@ -296,7 +298,7 @@ pub async fn create(
         .commit()
         .await
         .context("storing a scoped token")?;
-    super::get(db, owner, TokenId(id)).await
+    Ok(created)
 }
 
 #[cfg(test)]

@@ -199,9 +199,11 @@ pub async fn create(
     }
     let key = insert(context, &transaction, project.id, new, now).await?;
     let change = (None, Some(key.audit_entry()));
+    let key = key.into_response(reveal);
+    audit.result(&key);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::ApiKeys);
-    Ok(key.into_response(reveal))
+    Ok(key)
 }
 
 /// Changes properties of a key. The key itself stays unchanged.
@@ -237,8 +239,10 @@ pub async fn update(
         .await;
     updated.map_err(|error| duplicate_name(error, &key.name))?;
     let change = (Some(before), Some(key.audit_entry()));
+    let key = key.into_response(reveal);
+    audit.result(&key);
     audit.commit(transaction, doing, 200, change, now).await?;
-    Ok(key.into_response(reveal))
+    Ok(key)
 }
 
 /// Deletes a key and returns it.
@@ -271,11 +275,13 @@ pub async fn remove(
         .filter(|reason| !reason.contains(key.secret.expose_secret()));
     let after = json!({"was_compromised": removal.was_compromised, "reason": reason});
     let change = (Some(key.audit_entry()), Some(after));
+    let key = key.into_response(reveal);
+    audit.result(&key);
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::ApiKeys);
     // All nodes must have invalidated the key before the request is answered.
     notifications::settle(&context.db).await?;
-    Ok(key.into_response(reveal))
+    Ok(key)
 }
 
 /// Returns whether the project's services accept the legacy keys.

@@ -366,6 +366,7 @@ pub async fn remove_signing_key(
     deleted.context(doing)?;
     let now = context.clock.now();
     let change = (Some(key.audit_entry()), None);
+    audit.result(&key);
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::SigningKeys);
     notifications::settle(&context.db).await?;
@@ -489,6 +490,7 @@ async fn finish(
         Some(after.audit_entry()),
     );
     let now = context.clock.now();
+    audit.result(after);
     audit
         .commit(transaction, "changing signing keys", status, change, now)
         .await?;

@@ -148,14 +148,7 @@ pub async fn create(
     let sql = "insert into restore_points (project_id, archive_id, name, lsn, created_at) values ($1, $2, $3, $4, $5)";
     let params: [Param<'_>; 5] = [&project.id.0, &current.id, &name, &lsn, &now];
     transaction.execute(sql, &params).await.context(doing)?;
-    if let Some(audit) = audit {
-        let after = Some(json!({"name": name}));
-        audit
-            .write_in(&transaction, 201, (None, after), now)
-            .await?;
-    }
-    transaction.commit().await.context(doing)?;
-    Ok(RestorePoint {
+    let point = RestorePoint {
         name: name.to_owned(),
         state: PointState::Pending,
         completed_on: None,
@@ -163,7 +156,16 @@ pub async fn create(
         lsn,
         restore: None,
         is_kept: false,
-    })
+    };
+    if let Some(audit) = audit {
+        let after = Some(json!({"name": name}));
+        audit.result(&point);
+        audit
+            .write_in(&transaction, 201, (None, after), now)
+            .await?;
+    }
+    transaction.commit().await.context(doing)?;
+    Ok(point)
 }
 
 /// Requests a restore of the project to a restore point. The cluster that a restore replaced comes
@@ -351,8 +353,10 @@ pub async fn set_daily_time(
         before.map(|before| json!({"schedule_for": before})),
         Some(json!({"schedule_for": text})),
     );
+    let changed = (text.to_owned(), now);
+    audit.result(&changed);
     audit.commit(transaction, doing, 200, change, now).await?;
-    Ok((text.to_owned(), now))
+    Ok(changed)
 }
 
 #[cfg(test)]

@@ -119,13 +119,15 @@ pub async fn request(
     let after =
         json!({"tables": listed, "schema": schema, "restored_to": time, "position": position});
     let change = (None, Some(after));
-    audit.commit(transaction, doing, 201, change, now).await?;
-    context.backups.table_restores.0.notify_one();
-    Ok(RequestedTables {
+    let requested = RequestedTables {
         id: row.get(0),
         schema,
         requested_at: now,
-    })
+    };
+    audit.result(&requested);
+    audit.commit(transaction, doing, 201, change, now).await?;
+    context.backups.table_restores.0.notify_one();
+    Ok(requested)
 }
 
 /// Carries out restores of tables. Returns at once if backups are switched off.

@@ -154,10 +154,12 @@ pub async fn change(
     write(&transaction, project, &after, now).await?;
     let change = recorded_change(Some("database"), &before.values(), &after.values());
     let change = (Some(change.0.into()), Some(change.1.into()));
+    let changed = (before, after);
+    audit.result(&changed);
     audit
         .commit(transaction, doing, status, change, now)
         .await?;
-    Ok((before, after))
+    Ok(changed)
 }
 
 /// Writes restrictions in a transaction.

@@ -175,9 +175,11 @@ pub async fn activate(
     let before = before.map(|name| json!({"vanity_subdomain": name}));
     let after = json!({"vanity_subdomain": name.0});
     let change = (before, Some(after));
+    let host = name.within(&context.settings.project_domain);
+    audit.result(&host);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::VanitySubdomains);
-    Ok(name.within(&context.settings.project_domain))
+    Ok(host)
 }
 
 /// Deletes the reservation of a name that the project has just taken, or fails if the name is

@@ -334,6 +334,7 @@ pub async fn begin(
     );
     let events = status_events::changed(&transaction, &[project.id]).await?;
     let change = Change::new(states, events);
+    audit.result(&id);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::Projects);
     context.reconciler.wake();

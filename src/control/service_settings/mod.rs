@@ -337,6 +337,7 @@ pub async fn update(
     let change = after.changes_since(&before, context, project.id);
     let change = (Some(change.0.into()), Some(change.1.into()));
     let now = context.clock.now();
+    audit.result(&after);
     audit.commit(transaction, doing, 200, change, now).await?;
     Ok(after)
 }

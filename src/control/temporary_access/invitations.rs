@@ -100,9 +100,7 @@ pub async fn invite(
         None,
         Some(json!({"invitation": id, "email": email, "roles": grants})),
     );
-    audit.commit(transaction, doing, 201, change, now).await?;
-    context.temporary_access.wake();
-    Ok((
+    let made = (
         DatabaseInvitation {
             id,
             email,
@@ -110,7 +108,11 @@ pub async fn invite(
             expires_at,
         },
         SecretString::from(secret),
-    ))
+    );
+    audit.result(&made);
+    audit.commit(transaction, doing, 201, change, now).await?;
+    context.temporary_access.wake();
+    Ok(made)
 }
 
 /// Revokes an invitation with its logins.

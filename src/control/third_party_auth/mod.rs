@@ -182,6 +182,7 @@ pub async fn create(
         .await;
     let made = ThirdPartyAuth::read(&row.context(doing)?);
     let change = (None, Some(made.audit_entry()));
+    audit.result(&made);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::ThirdPartyAuth);
     notifications::settle(&context.db).await?;
@@ -206,6 +207,7 @@ pub async fn remove(
     let removed = ThirdPartyAuth::read(&removed);
     let change = (Some(removed.audit_entry()), None);
     let now = context.clock.now();
+    audit.result(&removed);
     audit.commit(transaction, doing, 200, change, now).await?;
     context.table_changed(Table::ThirdPartyAuth);
     notifications::settle(&context.db).await?;

@@ -2,7 +2,10 @@
 
 use std::{
     net::IpAddr,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use chrono::{DateTime, SubsecRound, Utc};
@@ -20,6 +23,7 @@ use crate::platform::{
     db::Db,
     error::{Context, Error},
     events::{self, NewEvent},
+    idempotency::KeyedRequest,
 };
 
 /// Parts of field names. Fields with such names are redacted. Handlers pass no secrets; this is a
@@ -43,6 +47,8 @@ pub struct Recorder {
     entropy: Entropy,
     written: AtomicBool,
     delegated: AtomicBool,
+    /// The request, if it has an `Idempotency-Key`.
+    keyed: OnceLock<Arc<KeyedRequest>>,
 }
 
 impl Recorder {
@@ -75,6 +81,7 @@ impl Recorder {
             entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
+            keyed: OnceLock::new(),
         }
     }
 
@@ -110,6 +117,7 @@ impl Recorder {
             entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
+            keyed: OnceLock::new(),
         }
     }
 
@@ -127,6 +135,7 @@ impl Recorder {
             entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
+            keyed: OnceLock::new(),
         }
     }
 
@@ -193,6 +202,9 @@ impl Recorder {
         )
         .await?;
         self.append_events(transaction, &events, now).await?;
+        if status < 400 {
+            self.record_key(transaction).await?;
+        }
         self.written.store(true, Ordering::Release);
         Ok(())
     }
@@ -234,6 +246,25 @@ impl Recorder {
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         events::append(transaction, new, Some(self.actor), &self.entropy, now).await
+    }
+
+    /// Records the `Idempotency-Key` of the request, if it has one, in the transaction of the
+    /// change. [`Self::write_in`] does so as well.
+    pub async fn record_key(&self, transaction: &Transaction<'_>) -> Result<(), Error> {
+        match self.keyed.get() {
+            Some(keyed) => keyed.record_in(transaction).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the request whose key [`Self::write_in`] records. Later calls do nothing.
+    pub(crate) fn set_keyed(&self, keyed: Arc<KeyedRequest>) {
+        let _ = self.keyed.set(keyed);
+    }
+
+    /// Returns the request, if it has an `Idempotency-Key`.
+    pub(crate) fn keyed(&self) -> Option<&KeyedRequest> {
+        self.keyed.get().map(|keyed| &**keyed)
     }
 
     /// Disables the recorder: the request is delegated to another operation, which writes its own

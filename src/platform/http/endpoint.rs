@@ -8,7 +8,12 @@ use super::{
     operation_doc::OperationDoc,
     output::Output,
 };
-use crate::platform::{access::Access, error::Error, rate_limits::Limit};
+use crate::platform::{
+    access::{Access, RequestView},
+    error::Error,
+    idempotency::Idempotency,
+    rate_limits::Limit,
+};
 
 /// One operation of the API.
 pub struct Endpoint {
@@ -30,6 +35,46 @@ pub struct Endpoint {
     pub limit: &'static Limit,
     /// Mounts the handler.
     pub handler: fn() -> MountedHandler,
+}
+
+impl Endpoint {
+    /// Whether a request may change something and belongs in the audit log: by the rule of the
+    /// operation, else if its method is neither GET nor HEAD and a permission that it requires
+    /// allows changes.
+    pub(super) fn may_change(&self, audit_rule: AuditRule, asked: &RequestView<'_>) -> bool {
+        match audit_rule {
+            AuditRule::Mutates => return true,
+            AuditRule::ReadOnly => return false,
+            AuditRule::ByMethod | AuditRule::AuditedBefore => {}
+        }
+        if matches!(self.method, Verb::Get | Verb::Head) || self.access == Access::Public {
+            return false;
+        }
+        let required = self.access.required(asked);
+        let only_reads = !required.0.is_empty()
+            && required
+                .0
+                .iter()
+                .all(|group| group.iter().all(|permission| permission.only_reads()));
+        !only_reads
+    }
+
+    /// Returns the treatment of keys by the operation with this handler.
+    pub fn idempotency(&self, mounted: &MountedHandler) -> Idempotency {
+        let asked = RequestView {
+            query: "",
+            body: &[],
+        };
+        let is_public = self.access == Access::Public;
+        if !mounted.built || is_public || !self.may_change(mounted.audit_rule, &asked) {
+            return Idempotency::Ignored;
+        }
+        let by_rule = match mounted.audit_rule {
+            AuditRule::AuditedBefore => Idempotency::Announced,
+            _ => Idempotency::Recorded,
+        };
+        mounted.idempotency.unwrap_or(by_rule)
+    }
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -110,6 +155,8 @@ pub struct MountedHandler {
     pub(super) handle: Handle,
     pub(super) describe: fn(&mut OperationDoc),
     pub(super) audit_rule: AuditRule,
+    /// The treatment of keys, if it does not follow from the rule of the audit log.
+    idempotency: Option<Idempotency>,
     /// Query and body of a valid request. Variables are those of `generated/requests/`.
     pub sample: Sample,
     /// Whether the operation is implemented. Otherwise it answers 501.
@@ -180,6 +227,44 @@ impl MountedHandler {
             ..self
         }
     }
+
+    /// Marks an operation with an answer that is not known before its change is committed.
+    #[must_use]
+    pub fn answers_after_change(self) -> Self {
+        Self {
+            idempotency: Some(Idempotency::Marked),
+            ..self
+        }
+    }
+
+    /// Marks an operation with an effect outside of the control database that its handler
+    /// announces to the audit log.
+    #[must_use]
+    pub fn announced(self) -> Self {
+        Self {
+            idempotency: Some(Idempotency::Announced),
+            ..self
+        }
+    }
+
+    /// Marks an operation with an effect outside of the control database that has no further
+    /// effect if it runs again.
+    #[must_use]
+    pub fn repeatable(self) -> Self {
+        Self {
+            idempotency: Some(Idempotency::Repeatable),
+            ..self
+        }
+    }
+
+    /// Marks an operation that keeps its own record of keys, together with its effect.
+    #[must_use]
+    pub fn keeps_own_keys(self) -> Self {
+        Self {
+            idempotency: Some(Idempotency::Own),
+            ..self
+        }
+    }
 }
 
 /// A type-erased handler.
@@ -199,6 +284,7 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
         handle: handle(move |call| handler.clone().run(call)),
         describe: H::describe,
         audit_rule: AuditRule::ByMethod,
+        idempotency: None,
         sample: Sample::default(),
         built: true,
     }
@@ -214,6 +300,7 @@ pub fn not_built(message: String) -> MountedHandler {
         }),
         describe: |_| (),
         audit_rule: AuditRule::ByMethod,
+        idempotency: None,
         sample: Sample::default(),
         built: false,
     }

@@ -18,9 +18,10 @@ use super::{
     body::Response,
     call::{Call, IncomingRequest},
     client_kind::ClientKind,
-    endpoint::{AuditRule, Endpoint, Verb},
+    endpoint::{AuditRule, Endpoint},
     forwarding::{ForwardError, RequestForwarder},
     guarded_endpoint::{GuardedEndpoint, RequestOutcome},
+    idempotency_step::{self, Entry, KeyStep},
     null_bytes,
     rate_limit_step::RateLimitStep,
     request_body::RequestBody,
@@ -289,7 +290,7 @@ async fn admit(
     };
     if let Some(user) = caller
         .user()
-        .filter(|_| may_change(endpoint, *audit_rule, &asked))
+        .filter(|_| endpoint.may_change(*audit_rule, &asked))
     {
         let recorder = Recorder::new(
             user,
@@ -299,13 +300,20 @@ async fn admit(
         );
         outcome.recorder = Some(Arc::new(recorder));
     }
-    decide(&caller, &endpoint.access, &asked, standing).inspect_err(|error| {
+    if let Err(error) = decide(&caller, &endpoint.access, &asked, standing) {
         let lacks_permission = matches!(
             error,
             Error::Forbidden(Denial::Role | Denial::Permissions(_))
         );
         outcome.accepted = lacks_permission.then(|| endpoint.access.required(&asked));
-    })?;
+        if matches!(error, Error::NotFound)
+            && let Some(step) = KeyStep::of(guarded, request, &caller, outcome, request_id)
+            && let Some(response) = Box::pin(step.replay_of_removed()).await?
+        {
+            return Ok(response);
+        }
+        return Err(error);
+    }
     if let Some(error) = invalid {
         return Err(error);
     }
@@ -314,6 +322,13 @@ async fn admit(
             .directory
             .note_call(user, *operation, endpoint.access.case_number(&asked));
     }
+    let mut keyed = None;
+    if let Some(step) = KeyStep::of(guarded, request, &caller, outcome, request_id) {
+        match Box::pin(step.enter()).await? {
+            Entry::Replay(response) => return Ok(response),
+            Entry::Run(request) => keyed = Some(request),
+        }
+    }
     if let Some(recorder) = outcome
         .recorder
         .as_ref()
@@ -321,7 +336,7 @@ async fn admit(
     {
         Box::pin(recorder.announce(&context.db, context.clock.now())).await?;
     }
-    handle(Call {
+    let result = handle(Call {
         context,
         state: &*guarded.state,
         request,
@@ -334,27 +349,11 @@ async fn admit(
         operation: endpoint.id,
         request_id: request_id.as_str(),
     })
-    .await
-}
-
-/// Whether the request belongs in the audit log: by the rule of the operation, else if its method
-/// is neither GET nor HEAD and a permission that it requires allows changes.
-fn may_change(endpoint: &Endpoint, audit_rule: AuditRule, asked: &RequestView<'_>) -> bool {
-    match audit_rule {
-        AuditRule::Mutates => return true,
-        AuditRule::ReadOnly => return false,
-        AuditRule::ByMethod | AuditRule::AuditedBefore => {}
+    .await;
+    match keyed {
+        None => result,
+        Some(keyed) => Box::pin(idempotency_step::finish(guarded, &keyed, result)).await,
     }
-    if matches!(endpoint.method, Verb::Get | Verb::Head) || endpoint.access == Access::Public {
-        return false;
-    }
-    let required = endpoint.access.required(asked);
-    let only_reads = !required.0.is_empty()
-        && required
-            .0
-            .iter()
-            .all(|group| group.iter().all(|permission| permission.only_reads()));
-    !only_reads
 }
 
 /// Authenticates the caller. A request with an invalid credential is unauthenticated, and counted

@@ -1,9 +1,14 @@
 //! An endpoint with everything that serving it needs, and the facts that the steps of a request
 //! collect.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::Any,
+    sync::{Arc, OnceLock},
+};
 
 use gantry_base::ids::ProjectRef;
+use http::StatusCode;
+use schemars::SchemaGenerator;
 use uuid::Uuid;
 
 use super::{
@@ -11,6 +16,7 @@ use super::{
     call::IncomingRequest,
     client_kind::{ClientKind, RejectedRequest},
     endpoint::{AuditRule, Endpoint, Handle, MountedHandler},
+    operation_doc::OperationDoc,
     request_target::TargetLocation,
     respond,
 };
@@ -19,6 +25,7 @@ use crate::platform::{
     audit::Recorder,
     context::PlatformContext,
     error::{CredentialProblem, Denial, Error},
+    idempotency::Idempotency,
     rate_limits::{Policy, Quotas},
 };
 
@@ -39,6 +46,18 @@ pub(super) struct GuardedEndpoint {
     pub(super) handle: Handle,
     pub(super) audit_rule: AuditRule,
     pub(super) client_kind: &'static ClientKind,
+    /// The treatment of keys.
+    pub(super) idempotency: Idempotency,
+    /// Facts that requests with keys need, computed for the first of them.
+    repeat_facts: OnceLock<RepeatFacts>,
+}
+
+/// Facts that requests with keys need.
+pub(super) struct RepeatFacts {
+    /// Largest body, in bytes.
+    pub(super) body_bytes_max: usize,
+    /// Status of the answer, if it never has a body.
+    pub(super) empty: Option<StatusCode>,
 }
 
 impl GuardedEndpoint {
@@ -49,9 +68,11 @@ impl GuardedEndpoint {
         operation: u16,
         client_kind: &'static ClientKind,
     ) -> Self {
+        let mounted = (endpoint.handler)();
+        let idempotency = endpoint.idempotency(&mounted);
         let MountedHandler {
             handle, audit_rule, ..
-        } = (endpoint.handler)();
+        } = mounted;
         Self {
             context,
             state,
@@ -61,7 +82,23 @@ impl GuardedEndpoint {
             handle,
             audit_rule,
             client_kind,
+            idempotency,
+            repeat_facts: OnceLock::new(),
         }
+    }
+
+    /// Returns the facts that requests with keys need.
+    pub(super) fn repeat_facts(&self) -> &RepeatFacts {
+        self.repeat_facts.get_or_init(|| {
+            let mut described = OperationDoc::new(SchemaGenerator::default());
+            ((self.endpoint.handler)().describe)(&mut described);
+            RepeatFacts {
+                body_bytes_max: described.body_bytes_max,
+                empty: described
+                    .reply
+                    .and_then(|(status, schema)| schema.is_none().then_some(status)),
+            }
+        })
     }
 
     /// Whether its handler may call other operations.

@@ -10,7 +10,7 @@ use gantry_base::{
     ids::ProjectId,
     net::connection_limit::{ConnectionLimit, ConnectionPermit},
 };
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, header};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -29,6 +29,7 @@ use crate::platform::{
     audit::Recorder,
     context::PlatformContext,
     error::Error,
+    idempotency,
 };
 
 /// Method and path as sent.
@@ -252,7 +253,9 @@ pub struct FileBody {
 pub const FILE_BODY_BYTES_MAX: usize = 20 << 20;
 
 impl Input for FileBody {
-    fn describe(_: &mut OperationDoc) {}
+    fn describe(described: &mut OperationDoc) {
+        described.body_bytes_max = FILE_BODY_BYTES_MAX;
+    }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let busy = || Error::Busy {
@@ -296,6 +299,7 @@ impl FileBody {
 
 impl<T: DeserializeOwned + JsonSchema + Send> Input for LargeJson<T> {
     fn describe(described: &mut OperationDoc) {
+        described.body_bytes_max = LARGE_BODY_BYTES_MAX;
         described.body_schema::<T>();
     }
 
@@ -348,30 +352,14 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for QueryWithLists<T> {
     }
 }
 
-/// The `Idempotency-Key` of a request, 1 to 255 printable bytes.
+/// The `Idempotency-Key` of a request, for operations that keep their own record of keys.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey(pub Option<String>);
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-
 impl Input for IdempotencyKey {
-    fn describe(described: &mut OperationDoc) {
-        described.header(
-            "Idempotency-Key",
-            "Carries the request out once: the same key again answers the first outcome.",
-        );
-    }
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let Some(value) = call.headers().get(IDEMPOTENCY_KEY) else {
-            return Ok(Self(None));
-        };
-        match value.to_str() {
-            Ok(key) if (1..=255).contains(&key.len()) => Ok(Self(Some(key.to_owned()))),
-            _ => Err(Error::invalid(
-                "Idempotency-Key",
-                "expected 1 to 255 printable characters",
-            )),
-        }
+        idempotency::read_key(call.headers()).map(Self)
     }
 }

@@ -12,6 +12,7 @@ pub mod endpoint;
 pub mod forwarding;
 mod guard;
 mod guarded_endpoint;
+mod idempotency_step;
 pub mod input;
 pub(crate) mod json;
 pub mod multipart;

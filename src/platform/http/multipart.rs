@@ -146,6 +146,21 @@ fn quoted_text(text: &str) -> Option<(String, &str)> {
     None
 }
 
+/// Returns the parts of a body around each occurrence of the boundary.
+pub fn around<'a>(body: &'a [u8], boundary: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut rest = Some(body);
+    std::iter::from_fn(move || {
+        let text = rest.take()?;
+        match find(text, boundary) {
+            Some(at) => {
+                rest = Some(&text[at + boundary.len()..]);
+                Some(&text[..at])
+            }
+            None => Some(text),
+        }
+    })
+}
+
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     let first = *needle.first()?;
     let mut from = 0;

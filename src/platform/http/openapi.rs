@@ -14,7 +14,15 @@ use super::{endpoint::Endpoint, operation_doc::OperationDoc, path_template::plac
 use crate::platform::{
     access::{Access, AnyOf},
     context::PublishedLinks,
+    idempotency::Idempotency,
 };
+
+/// The description of the header with the key.
+const KEY_DESCRIPTION: &str = "Carries the request out once: for 24 hours, the same request with the same key gets the first answer, \
+                               with `Idempotency-Replayed: true`. 1 to 255 printable characters.";
+/// The description of status 409.
+const KEY_CONFLICT: &str = "Something else exists or runs; or the Idempotency-Key was sent with another request, or the first request \
+                            with it is not finished";
 
 /// Returns the document of `endpoints`.
 pub fn document(endpoints: &[&'static Endpoint], links: &PublishedLinks) -> Value {
@@ -26,7 +34,15 @@ pub fn document(endpoints: &[&'static Endpoint], links: &PublishedLinks) -> Valu
         let mut described = OperationDoc::new(schemas);
         let mounted = (endpoint.handler)();
         (mounted.describe)(&mut described);
-        let (item, rest) = operation(endpoint, mounted.built, described);
+        let idempotency = endpoint.idempotency(&mounted);
+        if idempotency != Idempotency::Ignored {
+            described.header("Idempotency-Key", KEY_DESCRIPTION);
+        }
+        let (mut item, rest) = operation(endpoint, mounted.built, described);
+        if let Some(name) = idempotency.name() {
+            item["x-idempotency"] = name.into();
+            item["responses"]["409"] = error_response(KEY_CONFLICT);
+        }
         schemas = rest;
         for (spelling, path) in std::iter::once(&endpoint.path)
             .chain(endpoint.aliases)
@@ -169,12 +185,8 @@ fn responses(
         }
         None => {}
     }
-    let message = json!({"application/json": {"schema": {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}}});
     let mut error = |status: &str, description: &str| {
-        responses.insert(
-            status.into(),
-            json!({"description": description, "content": message}),
-        );
+        responses.insert(status.into(), error_response(description));
     };
     if endpoint.access != Access::Public {
         error("401", "No live token");
@@ -188,6 +200,12 @@ fn responses(
         error("501", "Not built yet");
     }
     responses.into()
+}
+
+/// The response of an error.
+fn error_response(description: &str) -> Value {
+    let message = json!({"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}});
+    json!({"description": description, "content": {"application/json": {"schema": message}}})
 }
 
 /// Removes `format: uint32` and the like, which schemars emits and OpenAPI does not define.

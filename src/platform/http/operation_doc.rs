@@ -4,6 +4,8 @@ use http::StatusCode;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Value, json};
 
+use super::body::BYTES_MAX;
+
 /// The documentation of an operation, collected from the signature of its handler.
 pub struct OperationDoc {
     pub(super) schemas: SchemaGenerator,
@@ -16,6 +18,8 @@ pub struct OperationDoc {
     pub(super) media: Vec<(&'static str, Value)>,
     pub(super) reply: Option<(StatusCode, Option<Value>)>,
     pub(super) may_be_empty: bool,
+    /// Largest body, in bytes.
+    pub(super) body_bytes_max: usize,
 }
 
 impl OperationDoc {
@@ -29,6 +33,7 @@ impl OperationDoc {
             media: Vec::new(),
             reply: None,
             may_be_empty: false,
+            body_bytes_max: BYTES_MAX,
         }
     }
 

@@ -102,6 +102,29 @@ impl RequestTarget {
             .map_or(Self::Account, Self::Organization)
     }
 
+    /// Returns the name as the request spells it; empty for the account.
+    pub(super) fn name(
+        location: TargetLocation,
+        limit: LimitKey,
+        (path, query, body): (&str, &str, &[u8]),
+    ) -> String {
+        let target = match (limit, location) {
+            (LimitKey::OrganizationInBody { fields }, _) => Self::in_body(fields, body),
+            (
+                _,
+                TargetLocation::Organization(index)
+                | TargetLocation::Project(index)
+                | TargetLocation::Branch(index),
+            ) => return segment(path, index).unwrap_or_default().to_owned(),
+            _ => Self::in_line(location, path, query),
+        };
+        match target {
+            Self::Organization(slug) => slug.to_string(),
+            Self::Project(reference) => reference.to_string(),
+            Self::Account | Self::Branch(_) | Self::Invalid => String::new(),
+        }
+    }
+
     /// Returns the key of the lookup, if the target needs one.
     pub(super) fn reference(self) -> Option<ResourceName> {
         match self {

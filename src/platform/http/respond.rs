@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{body::Response, client_kind::RejectedRequest, output};
-use crate::platform::error::{Denial, Error};
+use crate::platform::error::{Denial, Error, KeyProblem};
 
 /// `Retry-After` of an operation that is not implemented: a day. Clients that retry every 5xx stop
 /// at once if the wait exceeds their limit (10 s in the CLI).
@@ -65,7 +65,9 @@ pub(crate) fn error(error: &Error, request: &RejectedRequest<'_>) -> Response {
                 );
             }
         }
-        Error::Unavailable { retry, .. } | Error::Busy { retry } => {
+        Error::Unavailable { retry, .. }
+        | Error::Busy { retry }
+        | Error::IdempotencyKey(KeyProblem::Running { retry }) => {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, retry.as_secs().max(1).into());

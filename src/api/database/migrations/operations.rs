@@ -80,7 +80,12 @@ static APPLY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &MIGRATIONS,
-    handler: || mount(apply).audited_before().sample(SAMPLE),
+    handler: || {
+        mount(apply)
+            .audited_before()
+            .keeps_own_keys()
+            .sample(SAMPLE)
+    },
 };
 
 /// A valid request body.
@@ -203,7 +208,12 @@ static RECORD: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(record).audited_before().sample(SAMPLE),
+    handler: || {
+        mount(record)
+            .audited_before()
+            .keeps_own_keys()
+            .sample(SAMPLE)
+    },
 };
 
 async fn record(
@@ -240,6 +250,7 @@ static PATCH: Endpoint = Endpoint {
     handler: || {
         mount(patch)
             .audited_before()
+            .repeatable()
             .sample(r#"{"name": "create_notes"}"#)
     },
 };
@@ -280,6 +291,7 @@ static ROLL_BACK: Endpoint = Endpoint {
     handler: || {
         mount(roll_back)
             .audited_before()
+            .repeatable()
             .sample_query("?gte=20261121091503")
     },
 };

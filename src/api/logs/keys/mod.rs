@@ -31,7 +31,7 @@ const USED_EVERY: TimeDelta = TimeDelta::minutes(1);
 const PREFIX: &str = "gik_";
 
 /// An ingest key without its secret.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "IngestKey")]
 pub struct Key {
     /// Id in `ingest_keys`.
@@ -107,8 +107,10 @@ pub async fn create(
         None,
         Some(json!({"id": key.id, "name": name, "hint": hint})),
     );
+    let created = (key, secret);
+    audit.result(&created);
     audit.commit(transaction, doing, 201, change, now).await?;
-    Ok((key, secret))
+    Ok(created)
 }
 
 /// Deletes a key. Requests with it are rejected from now on.

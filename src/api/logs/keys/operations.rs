@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::Key;
@@ -14,7 +14,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Endpoint, Json, Tag, Verb, mount,
+            Endpoint, Json, Output, Tag, Verb, mount,
             output::{Created, NoStore, OkEmpty},
         },
         rate_limits::STANDARD,
@@ -77,7 +77,14 @@ async fn create(
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
 ) -> Result<NoStore<Created<CreatedKey>>, Error> {
-    let (about, secret) = keys::create(
+    let view = |(about, secret): (Key, SecretString)| {
+        NoStore(Created(CreatedKey {
+            about,
+            key: secret.expose_secret().to_owned(),
+        }))
+    };
+    audit.answer_with(move |created: &(Key, _)| view(created.clone()).respond());
+    let created = keys::create(
         &context.db,
         &context.entropy,
         &project,
@@ -86,10 +93,7 @@ async fn create(
         &audit,
     )
     .await?;
-    Ok(NoStore(Created(CreatedKey {
-        about,
-        key: secret.expose_secret().to_owned(),
-    })))
+    Ok(view(created))
 }
 
 pub(in crate::api::logs) static DELETE: Endpoint = Endpoint {

@@ -357,10 +357,13 @@ pub async fn create(
     )
     .await?;
     let change = (None, Some(with_id(client_id, draft.audit_value())));
+    let row = transaction
+        .query_one(applications!("a.client_id = $1"), &[&client_id])
+        .await;
+    let created = read(&row.context(doing)?);
+    audit.result(&created);
     audit.commit(transaction, doing, 201, change, now).await?;
-    by_client_id(db, client_id)
-        .await?
-        .ok_or_else(|| Error::internal(doing, "it is not there"))
+    Ok(created)
 }
 
 /// Inserts the row of a validated application. Without an owner, it is marked as self-registered.
@@ -491,7 +494,6 @@ pub async fn change(
         Some(with_id(application.client_id, before)),
         Some(with_id(application.client_id, after)),
     );
-    audit.commit(transaction, doing, 200, states, now).await?;
     let ApplicationDraft {
         name,
         website,
@@ -501,7 +503,7 @@ pub async fn change(
         selection,
         ..
     } = draft;
-    Ok(Application {
+    let changed = Application {
         name,
         website,
         icon,
@@ -511,7 +513,10 @@ pub async fn change(
         selection,
         verified,
         ..application
-    })
+    };
+    audit.result(&changed);
+    audit.commit(transaction, doing, 200, states, now).await?;
+    Ok(changed)
 }
 
 /// Deletes an application and revokes its grants. Returns their number.
@@ -536,6 +541,7 @@ pub async fn delete(
         ApplicationDraft::of(application).audit_value(),
     );
     let change = (Some(before), Some(json!({"authorizations_revoked": ended})));
+    audit.result(&ended);
     audit.commit(transaction, doing, 200, change, now).await?;
     Ok(ended)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -25,7 +26,7 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Call, Endpoint, Input, Json, PathId, Verb, mount,
+            Call, Endpoint, Input, Json, Output, PathId, Verb, mount,
             operation_doc::OperationDoc,
             output::{Created, NoStore, OkEmpty},
         },
@@ -153,6 +154,9 @@ async fn create(
     audit: Arc<Recorder>,
     Json(draft): Json<ApplicationDraft>,
 ) -> Result<Created<ApplicationView>, Error> {
+    audit.answer_with(|created: &Application| {
+        Created(ApplicationView::from(created.clone())).respond()
+    });
     let created = applications::create(
         &context.db,
         &context.entropy,
@@ -202,6 +206,9 @@ async fn change(
     audit: Arc<Recorder>,
     Json(change): Json<ApplicationPatch>,
 ) -> Result<Json<ApplicationView>, Error> {
+    audit.answer_with(|changed: &Application| {
+        Json(ApplicationView::from(changed.clone())).respond()
+    });
     let changed = applications::change(
         &context.db,
         application.id,
@@ -228,12 +235,11 @@ async fn delete(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<RevokedAuthorizations>, Error> {
+    audit.answer_with(|count: &u64| RevokedAuthorizations::view(*count).respond());
     let authorizations_revoked =
         applications::delete(&context.db, &application, context.clock.now(), &audit).await?;
     grants::publish_revocation(&context).await?;
-    Ok(Json(RevokedAuthorizations {
-        authorizations_revoked,
-    }))
+    Ok(RevokedAuthorizations::view(authorizations_revoked))
 }
 
 pub(in crate::api::oauth) static ADD_SECRET: Endpoint = endpoint(
@@ -262,6 +268,11 @@ async fn add_secret(
     audit: Arc<Recorder>,
 ) -> Result<NoStore<Created<CreatedApplicationSecret>>, Error> {
     let secret = GeneratedSecret::secret(&context.entropy);
+    let view = |about, secret| NoStore(Created(CreatedApplicationSecret { about, secret }));
+    let text = SecretString::from(secret.expose());
+    audit.answer_with(move |about: &ApplicationSecret| {
+        view(about.clone(), text.expose_secret().to_owned()).respond()
+    });
     let about = secrets::add(
         &context.db,
         &application,
@@ -270,10 +281,7 @@ async fn add_secret(
         &audit,
     )
     .await?;
-    Ok(NoStore(Created(CreatedApplicationSecret {
-        about,
-        secret: secret.expose().to_owned(),
-    })))
+    Ok(view(about, secret.expose().to_owned()))
 }
 
 pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = endpoint(

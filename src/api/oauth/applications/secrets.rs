@@ -21,7 +21,7 @@ use crate::{
 const SECRETS_MAX: i64 = 5;
 
 /// Metadata of a live secret.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthSecret")]
 pub struct ApplicationSecret {
     /// Row of `oauth_secrets`.
@@ -85,6 +85,7 @@ pub async fn add(
     let created = insert(&transaction, application.id, secret, now).await?;
     let after = json!({"id": application.client_id, "number": created.id, "hint": created.hint});
     let change = (None, Some(after));
+    audit.result(&created);
     audit.commit(transaction, doing, 201, change, now).await?;
     Ok(created)
 }

@@ -436,9 +436,11 @@ pub async fn approve(
         "organization": choice.organization.slug, "projects": choice.projects, "scopes": request.scopes.names(),
     });
     let change = (None, Some(after));
+    let url = request.redirect_with(&[("code", code.expose())]);
+    audit.result(&url);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::OauthGrants);
-    Ok(request.redirect_with(&[("code", code.expose())]))
+    Ok(url)
 }
 
 /// An application that is not bound to a member's role keeps the granted access for the whole

@@ -19,8 +19,8 @@ use crate::{
         audit::Recorder,
         error::Error,
         http::{
-            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, operation_doc::OperationDoc,
-            output::Created,
+            Call, Endpoint, Input, Json, Output, PathId, Tag, Verb, mount,
+            operation_doc::OperationDoc, output::Created,
         },
         rate_limits::STANDARD,
     },
@@ -153,9 +153,10 @@ async fn approve_request(
         roles,
         projects: approval.project_refs,
     };
-    Ok(Created(RedirectResponse {
-        url: approve(&context, &request, respondent(&user), choice, &audit).await?,
-    }))
+    let view = |url| Created(RedirectResponse { url });
+    audit.answer_with(move |url: &String| view(url.clone()).respond());
+    let url = approve(&context, &request, respondent(&user), choice, &audit).await?;
+    Ok(view(url))
 }
 
 /// The organization in the path with the caller's standing there.

@@ -19,7 +19,7 @@ use crate::{
         },
         audit::Recorder,
         error::{Denial, Error},
-        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
+        http::{Endpoint, Json, Output, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };
@@ -112,6 +112,20 @@ async fn create(
         .into_iter()
         .map(|resource| invitation(resource.attributes, standing))
         .collect::<Result<_, _>>()?;
+    let view = |created: &Vec<invitations::CreatedInvitation>| {
+        let resource = |created: &invitations::CreatedInvitation| InvitationResource {
+            r#type: "organization_invitation",
+            attributes: InvitationAttributes {
+                email: created.email.clone(),
+                token: Some(created.secret.expose_secret().to_owned()),
+                expires_at: Some(created.expires_at),
+            },
+        };
+        Created(Envelope {
+            data: created.iter().map(resource).collect(),
+        })
+    };
+    audit.answer_with(move |created| view(created).respond());
     let created = invitations::invite(
         &context.db,
         &context.entropy,
@@ -121,17 +135,7 @@ async fn create(
         (context.clock.now(), &audit),
     )
     .await?;
-    let resource = |created: invitations::CreatedInvitation| InvitationResource {
-        r#type: "organization_invitation",
-        attributes: InvitationAttributes {
-            email: created.email,
-            token: Some(created.secret.expose_secret().to_owned()),
-            expires_at: Some(created.expires_at),
-        },
-    };
-    Ok(Created(Envelope {
-        data: created.into_iter().map(resource).collect(),
-    }))
+    Ok(view(&created))
 }
 
 /// Builds an invitation. The role must not exceed the inviting member's role.
@@ -200,6 +204,21 @@ async fn revoke(
         .into_iter()
         .map(|resource| resource.attributes.email)
         .collect();
+    let view = |emails: Vec<String>| {
+        let attributes = |email| InvitationAttributes {
+            email,
+            token: None,
+            expires_at: None,
+        };
+        let resource = |email| InvitationResource {
+            r#type: "organization_invitation",
+            attributes: attributes(email),
+        };
+        Json(Envelope {
+            data: emails.into_iter().map(resource).collect(),
+        })
+    };
+    audit.answer_with(move |revoked: &Vec<String>| view(revoked.clone()).respond());
     let revoked = invitations::revoke(
         &context.db,
         organization.id,
@@ -208,16 +227,5 @@ async fn revoke(
         &audit,
     )
     .await?;
-    let attributes = |email| InvitationAttributes {
-        email,
-        token: None,
-        expires_at: None,
-    };
-    let resource = |email| InvitationResource {
-        r#type: "organization_invitation",
-        attributes: attributes(email),
-    };
-    Ok(Json(Envelope {
-        data: revoked.into_iter().map(resource).collect(),
-    }))
+    Ok(view(revoked))
 }

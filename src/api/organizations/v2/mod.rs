@@ -19,7 +19,7 @@ use crate::{
         access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Query, Tag, Verb, mount, output::OkEmpty},
+        http::{Endpoint, Json, Output, Query, Tag, Verb, mount, output::OkEmpty},
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -369,7 +369,18 @@ async fn assign(
     let now = context.clock.now();
     let projects = project_refs(projects)?;
     let user = members::by_id(&context.db, organization.id, member).await?;
+    let view = |attributes| {
+        Json(Envelope {
+            data: AssignedResource {
+                r#type: "organization_member_role",
+                attributes,
+            },
+        })
+    };
     let attributes = if let Some(projects) = projects {
+        audit.answer_with(move |projects: &Vec<ProjectName>| {
+            view(RoleAttributes::on_projects(role, projects.clone())).respond()
+        });
         RoleAttributes::on_projects(
             role,
             members::set_on_projects(
@@ -383,16 +394,12 @@ async fn assign(
             .await?,
         )
     } else {
+        audit.answer(|| view(RoleAttributes::in_organization(role)));
         members::set(&context.db, organization.id, user, role, now, Some(&audit)).await?;
         RoleAttributes::in_organization(role)
     };
     publish_members(&context).await?;
-    Ok(Json(Envelope {
-        data: AssignedResource {
-            r#type: "organization_member_role",
-            attributes,
-        },
-    }))
+    Ok(view(attributes))
 }
 
 /// Invalidates cached members on this node and waits for the confirmation of the others.

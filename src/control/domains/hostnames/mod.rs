@@ -269,6 +269,7 @@ pub async fn initialize(
         .context(doing)?;
     let hostname = lock(&transaction, project.id).await?.ok_or_else(none)?;
     let change = (None, Some(hostname.told()));
+    audit.result(&hostname);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.hostname_reconciler.wake();
     Ok(hostname)
@@ -368,6 +369,7 @@ pub async fn reverify(
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let change = (Some(before.told()), Some(after.told()));
+    audit.result(&after);
     audit
         .commit(transaction, doing, 201, change, context.clock.now())
         .await?;
@@ -412,6 +414,7 @@ pub async fn activate(
         ..before.clone()
     };
     let change = (Some(before.told()), Some(after.told()));
+    audit.result(&after);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.table_changed(Table::CustomHostnames);
     Ok(after)

@@ -312,6 +312,7 @@ pub(super) async fn publish(
     let record = FunctionRecord::read(&row);
     if let Some((audit, status)) = audit {
         let entry = Some(record.describe());
+        audit.result(&record);
         audit
             .write_in(&transaction, status, (None, entry), now)
             .await?;
@@ -390,6 +391,7 @@ pub async fn update(
     let before = change_version(&transaction, project.id, (id, found.get(1)), change, now).await?;
     let after = read_in(&transaction, project.id, id).await?;
     let entry = (Some(before.describe()), Some(after.describe()));
+    audit.result(&after);
     audit.commit(transaction, doing, 200, entry, now).await?;
     announce(context).await?;
     Ok(after)
@@ -487,6 +489,7 @@ pub async fn switch(
     }
     let entry = after.iter().map(FunctionRecord::describe).collect();
     let change = (None, Some(entry));
+    audit.result(&after);
     audit.commit(transaction, doing, 200, change, now).await?;
     announce(context).await?;
     Ok(after)

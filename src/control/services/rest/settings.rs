@@ -236,6 +236,7 @@ async fn store(
         &after.settings.values(),
     );
     let change = (Some(change.0.into()), Some(change.1.into()));
+    audit.result(&after.settings);
     audit
         .commit(transaction, doing, 200, change, context.clock.now())
         .await
