@@ -22,3 +22,4 @@ pub mod rate_limits;
 pub mod sealing;
 pub mod tables;
 pub mod telemetry;
+pub mod webhook_signature;
