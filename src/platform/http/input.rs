@@ -174,6 +174,22 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
     }
 }
 
+/// A JSON body that may be absent.
+impl<T: DeserializeOwned + JsonSchema + Send> Input for Option<Json<T>> {
+    fn describe(described: &mut OperationDoc) {
+        described.optional_body_schema::<T>();
+    }
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        let body = call.body().await?;
+        if body.is_empty() {
+            return Ok(None);
+        }
+        json::require_json(call.headers(), &body)?;
+        json::parse(&body).map(|value| Some(Json(value)))
+    }
+}
+
 /// A JSON body of up to [`LARGE_BODY_BYTES_MAX`], with the permit to keep it in memory.
 ///
 /// A body over 1 MiB must have a `Content-Length`. One is read at a time for a project, and

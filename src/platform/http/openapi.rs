@@ -148,7 +148,8 @@ fn operation(
         } else {
             "application/json"
         };
-        item["requestBody"] = json!({"required": true, "content": {kind: {"schema": body}}});
+        item["requestBody"] =
+            json!({"required": !described.is_body_optional, "content": {kind: {"schema": body}}});
     }
     for (media_type, schema) in described.media {
         item["requestBody"]["required"] = true.into();

@@ -14,6 +14,8 @@ pub struct OperationDoc {
     pub(super) body: Option<Value>,
     /// Whether the body is a form.
     pub(super) form: bool,
+    /// Whether a request may have no body.
+    pub(super) is_body_optional: bool,
     /// Further media types of the body, with their schemas.
     pub(super) media: Vec<(&'static str, Value)>,
     pub(super) reply: Option<(StatusCode, Option<Value>)>,
@@ -30,6 +32,7 @@ impl OperationDoc {
             parameters: Vec::new(),
             body: None,
             form: false,
+            is_body_optional: false,
             media: Vec::new(),
             reply: None,
             may_be_empty: false,
@@ -50,6 +53,12 @@ impl OperationDoc {
     /// Sets the schema of the JSON body.
     pub fn body_schema<T: JsonSchema>(&mut self) {
         self.body = Some(self.schemas.subschema_for::<T>().to_value());
+    }
+
+    /// Sets the schema of a JSON body that may be absent.
+    pub fn optional_body_schema<T: JsonSchema>(&mut self) {
+        self.body_schema::<T>();
+        self.is_body_optional = true;
     }
 
     /// Sets the schema of the form body.
