@@ -27,7 +27,7 @@ use crate::{
         database_calls,
         domains::hostnames::{self, dns::Dns, state::CertificateAuthority},
         fleet::{self, state::NodeSettings},
-        installation,
+        installation, platform_webhooks,
         projects::{
             idle, lease, new_table_grants::NewTableGrants, reconciler, sizes::SizeTable,
             state::warm_pool::WarmPoolSize, upkeep, warm_pool, watchdog,
@@ -272,6 +272,7 @@ impl Background {
         tasks.spawn(temporary_access::reconciler::run(app.control.clone()));
         tasks.spawn(idle::run(app.control.clone()));
         tasks.spawn(database_calls::run(app.control.clone()));
+        tasks.spawn(platform_webhooks::run(app.control.clone()));
         tasks.spawn(watchdog::run(app.control.clone()));
         tasks.spawn(upkeep::run(app.control.clone()));
         tasks.spawn(backups::run(app.control.clone()));

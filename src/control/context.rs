@@ -37,7 +37,8 @@ use super::{
 use crate::{
     control::{
         database_calls::state::DatabaseCalls, domains::hostnames::state::HostnameReconciler,
-        projects::state::warm_pool::WarmPoolSize, temporary_access::state::LoginReconciler,
+        platform_webhooks::state::PlatformWebhooks, projects::state::warm_pool::WarmPoolSize,
+        temporary_access::state::LoginReconciler,
     },
     platform::{
         context::{ChangeListener, PlatformContext},
@@ -133,6 +134,8 @@ pub struct ControlState {
     pub fleet: Fleet,
     /// Calls that databases make with `pg_net`.
     pub database_calls: DatabaseCalls,
+    /// Deliveries of events to webhook endpoints.
+    pub platform_webhooks: PlatformWebhooks,
     /// Metrics of clusters.
     pub cluster_metrics: ClusterMetrics,
     /// Opens the sockets by which functions reach the services of their project.
@@ -193,6 +196,7 @@ impl ControlContext {
         let state = Arc::new(ControlState {
             cluster_metrics: ClusterMetrics::new(&platform.metrics),
             database_calls: DatabaseCalls::new(&platform.metrics),
+            platform_webhooks: PlatformWebhooks::new(&platform.metrics),
             postgres_proxy: Arc::new(PostgresProxy::new(&platform.metrics)),
             service_proxy: Arc::new(ServiceProxy::new(
                 settings.service_proxy.clone(),
@@ -263,6 +267,7 @@ impl ChangeListener for ControlState {
             Task::Reconciler => self.reconciler.notify(),
             Task::TemporaryAccess => self.temporary_access.wake(),
             Task::Services => self.services.wake(),
+            Task::PlatformWebhooks => self.platform_webhooks.wake(),
             Task::RateLimitOverrides | Task::LogDrains | Task::Branches | Task::Events => {}
         }
     }

@@ -13,6 +13,7 @@ pub mod import;
 pub mod installation;
 pub mod metrics;
 pub mod operator_settings;
+pub mod platform_webhooks;
 pub mod project_settings;
 pub mod projects;
 pub mod proxies;

@@ -95,6 +95,8 @@ pub enum Error {
     /// The operation is published in the contract, but not implemented. The text names it and an
     /// alternative.
     NotBuilt(String),
+    /// An error of platform webhooks that the contract has a code for.
+    Webhook(WebhookProblem),
     /// An error of the OAuth protocol.
     OAuth(OAuthError),
     /// An internal error. The cause is logged once and never sent.
@@ -110,6 +112,21 @@ pub struct OAuthError {
     pub description: Cow<'static, str>,
     /// Whether the request names no known application: the contract answers this with status 422.
     pub unprocessable: bool,
+}
+
+/// An error of platform webhooks that the contract has a code for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WebhookProblem {
+    /// The endpoint does not exist in the organization or project of the path.
+    EndpointNotFound,
+    /// The delivery does not exist there, or is older than the history.
+    DeliveryNotFound,
+    /// The endpoint is disabled.
+    EndpointDisabled,
+    /// The endpoint does not receive events of the type.
+    NotSubscribed,
+    /// The URL has no domain name, or one without a permitted address.
+    UnresolvableUrl,
 }
 
 /// Returns an error of the OAuth protocol.
@@ -269,7 +286,12 @@ codes! {
     SMTP_REQUIRED = "smtp_required", 401, "A setting of emails needs an own mail server.", "Set the fields that the message names in the same request.";
     FORBIDDEN = "forbidden", 403, "The role, or the token's permissions, do not include what the operation needs.", "Ask an owner for the role, or use a token with the permissions named.";
     INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
+    ENDPOINT_DISABLED = "endpoint_disabled", 400, "A disabled webhook endpoint gets no tests and no retries.", "Enable the endpoint first.";
+    EVENT_TYPE_NOT_SUBSCRIBED = "endpoint_event_type_not_subscribed", 400, "The webhook endpoint does not receive events of the type of a test.", "Test a type of its `event_types`, or add the type.";
+    ENDPOINT_URL_UNRESOLVABLE = "endpoint_url_unresolvable", 400, "The URL of a webhook endpoint has an IP address, or a name without a public address.", "Use a domain name that resolves to a public address; the operator can permit others with `--log-drain-networks`.";
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
+    ENDPOINT_NOT_FOUND = "endpoint_not_found", 404, "The organization or project has no webhook endpoint of this id.", "List the endpoints; those of projects are not listed for their organization.";
+    DELIVERY_NOT_FOUND = "delivery_not_found", 404, "The organization or project has no webhook delivery of this id, or it is older than 14 days.", "List the deliveries of the endpoint.";
     CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
     GONE = "gone", 410, "Events after the cursor are not kept any more.", "Read the present state, and continue with the cursor that the message names.";
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused", 409, "The `Idempotency-Key` was sent with another request in the last 24 hours.", "Send a new key, or the first request unchanged.";
@@ -356,6 +378,13 @@ impl Error {
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
             Self::LimitReached | Self::Busy { .. } | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
+            Self::Webhook(problem) => match problem {
+                WebhookProblem::EndpointNotFound => ENDPOINT_NOT_FOUND,
+                WebhookProblem::DeliveryNotFound => DELIVERY_NOT_FOUND,
+                WebhookProblem::EndpointDisabled => ENDPOINT_DISABLED,
+                WebhookProblem::NotSubscribed => EVENT_TYPE_NOT_SUBSCRIBED,
+                WebhookProblem::UnresolvableUrl => ENDPOINT_URL_UNRESOLVABLE,
+            },
             Self::OAuth(fault) => match fault.error {
                 "invalid_client" => INVALID_CLIENT,
                 _ if fault.unprocessable => UNKNOWN_CLIENT,
@@ -417,8 +446,25 @@ impl Error {
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
             Self::Missing(text) | Self::Unconfigured(text) => (*text).into(),
             Self::NotBuilt(text) => text.clone().into(),
+            Self::Webhook(problem) => problem.message().into(),
             Self::OAuth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),
+        }
+    }
+}
+
+impl WebhookProblem {
+    fn message(self) -> &'static str {
+        match self {
+            Self::EndpointNotFound => "Not Found: Endpoint not found",
+            Self::DeliveryNotFound => "Not Found: Delivery not found",
+            Self::EndpointDisabled => "Bad Request: Endpoint is disabled",
+            Self::NotSubscribed => {
+                "Bad Request: Provided event type is not subscribed to by the endpoint"
+            }
+            Self::UnresolvableUrl => {
+                "Bad Request: Endpoint URL needs a domain name that resolves to a public address"
+            }
         }
     }
 }

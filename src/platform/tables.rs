@@ -55,6 +55,8 @@ pub enum Task {
     Branches,
     /// Passes new events on to the requests that wait for them.
     Events,
+    /// Delivers events to webhook endpoints.
+    PlatformWebhooks,
 }
 
 impl Task {
@@ -67,6 +69,7 @@ impl Task {
         Self::Services,
         Self::Branches,
         Self::Events,
+        Self::PlatformWebhooks,
     ];
 }
 
@@ -255,7 +258,9 @@ tables! {
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
     /// Events of organizations.
-    Events = "events", PUBLISHED, &[], &[Task::Events], ProjectRemoval::Unrelated;
+    Events = "events", PUBLISHED, &[], &[Task::Events, Task::PlatformWebhooks], ProjectRemoval::Unrelated;
+    /// Endpoints of platform webhooks.
+    WebhookEndpoints = "webhook_endpoints", QUIET, &[], &[], ProjectRemoval::Delete;
 }
 
 impl Table {

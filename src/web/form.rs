@@ -73,6 +73,7 @@ pub(super) fn problem(error: Error) -> Result<String, Error> {
         | Error::Missing(_)
         | Error::SmtpRequired { .. }
         | Error::Unconfigured(_)
+        | Error::Webhook(_)
         | Error::DatabaseUnreachable => Ok(error.message().into_owned()),
         other => Err(other),
     }

@@ -18,7 +18,7 @@ use self::moving::{MovingProjects, lock_rows};
 use super::claims;
 use crate::{
     api::context::ApiContext,
-    control::{domains::hostnames, temporary_access::grants},
+    control::{domains::hostnames, platform_webhooks::queue, temporary_access::grants},
     platform::{
         access::{Organization, Project, Role},
         audit::{Chain, Change, Recorder},
@@ -95,6 +95,9 @@ pub(super) async fn execute(
         .await?
         .into_result()?;
     let target = transfer.target.ok_or(Error::NotFound)?;
+    // Before the events of the transfer are appended.
+    let ids = moving.ids();
+    queue::follow_projects(&transaction, &ids, target.id, &context.entropy, now).await?;
     move_rows(&transaction, &moving, target, now).await?;
     let before = json!({"organization": moving.source});
     let after = json!({

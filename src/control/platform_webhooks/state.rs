@@ -1,0 +1,60 @@
+//! State of platform webhooks that other parts of the control plane use.
+
+use std::sync::OnceLock;
+
+use gantry_base::net::{http_client::HttpClient, outbound::OutboundPolicy};
+use metrics::Counter;
+use tokio::sync::Notify;
+
+use crate::platform::telemetry::Metrics;
+
+/// The result of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// The receiver answered with 2xx.
+    Success,
+    /// The receiver answered with another status.
+    Rejected,
+    /// The receiver did not answer in time.
+    TimedOut,
+    /// The policy of the operator forbids the address.
+    Refused,
+    /// There is no connection, or no complete response.
+    Failed,
+}
+
+/// Deliveries of this process, as other tasks see them.
+pub struct PlatformWebhooks {
+    pub(super) bell: Notify,
+    client: OnceLock<HttpClient>,
+    results: [Counter; 5],
+}
+
+impl PlatformWebhooks {
+    /// Registers the metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        let results = ["success", "rejected", "timed-out", "refused", "failed"];
+        Self {
+            bell: Notify::new(),
+            client: OnceLock::new(),
+            results: results.map(|result| {
+                metrics.counter("gantry_webhook_attempts_total", &[("result", result)])
+            }),
+        }
+    }
+
+    /// Looks for events and due attempts now.
+    pub fn wake(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Counts an attempt.
+    pub(super) fn count(&self, result: AttemptResult) {
+        self.results[result as usize].increment(1);
+    }
+
+    /// Returns the client of requests to receivers. The first policy applies.
+    pub(super) fn client(&self, policy: &OutboundPolicy) -> &HttpClient {
+        self.client.get_or_init(|| HttpClient::new(policy))
+    }
+}
