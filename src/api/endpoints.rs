@@ -6,9 +6,9 @@ use crate::{
     api::{
         accounts, audit_log, backups, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, outbound_hosts,
-        planned, project_config, project_settings, projects, rate_limits, reference,
-        service_settings, signing_keys, snippets, sso_providers, storage_buckets, temporary_access,
-        third_party_auth, tokens,
+        planned, platform_webhooks, project_config, project_settings, projects, rate_limits,
+        reference, service_settings, signing_keys, snippets, sso_providers, storage_buckets,
+        temporary_access, third_party_auth, tokens,
     },
     platform::{
         access::Access,
@@ -64,6 +64,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         logs::operations::ENDPOINTS,
         logs::ingest::operations::ENDPOINTS,
         log_drains::operations::ENDPOINTS,
+        platform_webhooks::operations::ENDPOINTS,
         reference::operations::ENDPOINTS,
         rate_limits::ENDPOINTS,
         outbound_hosts::ENDPOINTS,

@@ -20,6 +20,7 @@ pub mod organizations;
 mod outbound_hosts;
 pub(crate) mod path;
 pub mod planned;
+pub mod platform_webhooks;
 pub mod project_config;
 pub mod project_settings;
 pub mod projects;

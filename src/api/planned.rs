@@ -50,16 +50,6 @@ planned! {
     Get "/v2/organizations/{slug}/integrations/github/connections" [] "v2-list-organization-github-connections" "List an organization's GitHub connections" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD;
     Get "/v2/organizations/{slug}/maintenance/windows" [] "v2-list-organization-maintenance-windows" "List an organization's maintenance windows" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
     Get "/v2/organizations/{slug}/projects" [] "v2-list-organization-projects" "List an organization's projects" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD, instead "Use GET /v1/organizations/{slug}/projects instead.";
-    Get "/v2/organizations/{slug}/webhooks/deliveries/{id}" [] "v2-organizations-slug-webhooks-deliveries-id-get" "Get a webhook delivery of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
-    Post "/v2/organizations/{slug}/webhooks/deliveries/{id}/retry" [] "v2-organizations-slug-webhooks-deliveries-id-retry-post" "Retry a webhook delivery of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Delete "/v2/organizations/{slug}/webhooks/endpoints" [] "v2-organizations-slug-webhooks-endpoints-delete" "Delete the webhook endpoints of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Get "/v2/organizations/{slug}/webhooks/endpoints" [] "v2-organizations-slug-webhooks-endpoints-get" "List the webhook endpoints of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
-    Post "/v2/organizations/{slug}/webhooks/endpoints" [] "v2-organizations-slug-webhooks-endpoints-post" "Create a webhook endpoint for an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Delete "/v2/organizations/{slug}/webhooks/endpoints/{id}" [] "v2-organizations-slug-webhooks-endpoints-id-delete" "Delete a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Get "/v2/organizations/{slug}/webhooks/endpoints/{id}" [] "v2-organizations-slug-webhooks-endpoints-id-get" "Get a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
-    Patch "/v2/organizations/{slug}/webhooks/endpoints/{id}" [] "v2-organizations-slug-webhooks-endpoints-id-patch" "Update a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Get "/v2/organizations/{slug}/webhooks/endpoints/{id}/deliveries" [] "v2-organizations-slug-webhooks-endpoints-id-deliveries-get" "List the deliveries of a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
-    Post "/v2/organizations/{slug}/webhooks/endpoints/{id}/test" [] "v2-organizations-slug-webhooks-endpoints-id-test-post" "Test a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Get "/v2/projects/{ref}/compute" [] "v2-list-all-compute-instances" "List compute instances" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
     Delete "/v2/projects/{ref}/compute/{name}" [] "v2-delete-a-compute-instance" "Delete a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v2/projects/{ref}/compute/{name}" [] "v2-get-a-compute-instance" "Get a compute instance" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
@@ -74,16 +64,6 @@ planned! {
     Post "/v2/projects/{ref}/private-link/associations" [] "v2-create-private-link-association" "Create a private link association" Projects, pat_only(&[&[P::ProjectAdminWrite]]), STANDARD;
     Delete "/v2/projects/{ref}/private-link/associations/aws-account/{aws_account_id}" [] "v2-delete-private-link-association" "Delete a private link association" Projects, pat_only(&[&[P::ProjectAdminWrite]]), STANDARD;
     Delete "/v2/projects/{ref}/private-link/associations/aws-account/{aws_account_id}/database/{database_identifier}" [] "v2-delete-private-link-association-for-database" "Delete a private link association of one database" Projects, pat_only(&[&[P::ProjectAdminWrite]]), STANDARD;
-    Get "/v2/projects/{ref}/webhooks/deliveries/{id}" [] "v2-projects-ref-webhooks-deliveries-id-get" "Get a webhook delivery of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsRead]]), STANDARD;
-    Post "/v2/projects/{ref}/webhooks/deliveries/{id}/retry" [] "v2-projects-ref-webhooks-deliveries-id-retry-post" "Retry a webhook delivery of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
-    Delete "/v2/projects/{ref}/webhooks/endpoints" [] "v2-projects-ref-webhooks-endpoints-delete" "Delete the webhook endpoints of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
-    Get "/v2/projects/{ref}/webhooks/endpoints" [] "v2-projects-ref-webhooks-endpoints-get" "List the webhook endpoints of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsRead]]), STANDARD;
-    Post "/v2/projects/{ref}/webhooks/endpoints" [] "v2-projects-ref-webhooks-endpoints-post" "Create a webhook endpoint for a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
-    Delete "/v2/projects/{ref}/webhooks/endpoints/{id}" [] "v2-projects-ref-webhooks-endpoints-id-delete" "Delete a webhook endpoint of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
-    Get "/v2/projects/{ref}/webhooks/endpoints/{id}" [] "v2-projects-ref-webhooks-endpoints-id-get" "Get a webhook endpoint of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsRead]]), STANDARD;
-    Patch "/v2/projects/{ref}/webhooks/endpoints/{id}" [] "v2-projects-ref-webhooks-endpoints-id-patch" "Update a webhook endpoint of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
-    Get "/v2/projects/{ref}/webhooks/endpoints/{id}/deliveries" [] "v2-projects-ref-webhooks-endpoints-id-deliveries-get" "List the deliveries of a webhook endpoint of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsRead]]), STANDARD;
-    Post "/v2/projects/{ref}/webhooks/endpoints/{id}/test" [] "v2-projects-ref-webhooks-endpoints-id-test-post" "Test a webhook endpoint of a project" Webhooks, pat_only(&[&[P::PlatformWebhooksProjectsWrite]]), STANDARD;
 }
 
 #[cfg(test)]
@@ -110,8 +90,8 @@ mod tests {
             .iter()
             .map(|endpoint| gerund(endpoint.summary.split(' ').next().unwrap()))
             .collect();
-        let expected = "Creating Deleting Deploying Getting Listing Removing Retrying Reviewing \
-            Setting Testing Updating";
+        let expected = "Creating Deleting Deploying Getting Listing Removing Reviewing Setting \
+            Updating";
         let expected: BTreeSet<_> = expected.split_whitespace().map(str::to_owned).collect();
         assert_eq!(gerunds, expected);
     }

@@ -32,5 +32,5 @@ pub use shared::{Shared, StoreMetrics};
 pub use store::{Options, Store, StoreError};
 pub use window::{
     ANALYTICS, CONTEXT, DOMAINS, LOOK_UPS, Limit, LimitKey, MIGRATIONS, REGISTRATIONS, STANDARD,
-    STANDARD_BY_BODY, STANDARD_BY_CALLER, UNCOUNTED, WINDOWS_MAX, Window, per,
+    STANDARD_BY_BODY, STANDARD_BY_CALLER, UNCOUNTED, WEBHOOK_TESTS, WINDOWS_MAX, Window, per,
 };

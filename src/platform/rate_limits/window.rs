@@ -92,6 +92,9 @@ pub static CONTEXT: Limit = by_path(&[per(10, 60), per(1, 1)]);
 /// 120 requests in three minutes, for migrations.
 pub static MIGRATIONS: Limit = by_path(&[per(120, 180)]);
 
+/// 10 requests a minute, for requests that send webhooks.
+pub static WEBHOOK_TESTS: Limit = by_path(&[per(10, 60)]);
+
 /// 10 requests an hour, for the registration of OAuth applications.
 pub static REGISTRATIONS: Limit = by_path(&[per(10, 3_600)]);
 

@@ -125,6 +125,23 @@ fn rate_limits_match_the_specification() {
         ("gantry-register-oauth-application", &[(10, 3_600)]),
         // Sends as many DNS queries as reverification.
         ("gantry-check-custom-hostname", &[(10, 60)]),
+        // Documented apart from the specification: each request sends a webhook.
+        (
+            "v2-organizations-slug-webhooks-endpoints-id-test-post",
+            &[(10, 60)],
+        ),
+        (
+            "v2-organizations-slug-webhooks-deliveries-id-retry-post",
+            &[(10, 60)],
+        ),
+        (
+            "v2-projects-ref-webhooks-endpoints-id-test-post",
+            &[(10, 60)],
+        ),
+        (
+            "v2-projects-ref-webhooks-deliveries-id-retry-post",
+            &[(10, 60)],
+        ),
     ]
     .into();
     for endpoint in endpoints::all() {

@@ -77,16 +77,16 @@ pub(in crate::api) struct Envelope<T> {
 
 /// A page of resources with links.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Paged<T> {
-    data: Vec<T>,
-    links: PageLinks,
+pub(in crate::api) struct Paged<T> {
+    pub(in crate::api) data: Vec<T>,
+    pub(in crate::api) links: PageLinks,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Links")]
-struct PageLinks {
-    prev: Option<String>,
-    next: Option<String>,
+pub(in crate::api) struct PageLinks {
+    pub(in crate::api) prev: Option<String>,
+    pub(in crate::api) next: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
