@@ -36,6 +36,7 @@ mod sessions;
 mod sign_in;
 mod tokens;
 mod visitor;
+mod webhooks;
 
 use self::page::public_page;
 pub use self::{
@@ -153,6 +154,24 @@ static PAGES: &[&Endpoint] = &[
     &sessions::LIST,
     &sessions::END_ONE,
     &sessions::END_ALL,
+    &webhooks::organization::LIST,
+    &webhooks::organization::CREATE,
+    &webhooks::organization::SHOW,
+    &webhooks::organization::UPDATE,
+    &webhooks::organization::ROTATE,
+    &webhooks::organization::TEST,
+    &webhooks::organization::DELETE,
+    &webhooks::organization::DELIVERY,
+    &webhooks::organization::RETRY,
+    &webhooks::project::LIST,
+    &webhooks::project::CREATE,
+    &webhooks::project::SHOW,
+    &webhooks::project::UPDATE,
+    &webhooks::project::ROTATE,
+    &webhooks::project::TEST,
+    &webhooks::project::DELETE,
+    &webhooks::project::DELIVERY,
+    &webhooks::project::RETRY,
     &assets::ASSET,
 ];
 

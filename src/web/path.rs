@@ -21,6 +21,10 @@ path_parameters! {
     pub(super) struct PathDraft(Uuid) from "draft", else Error::NotFound;
     /// The secret of an invitation.
     pub(super) struct PathInvitation(String) from "invitation", else Error::NotFound;
+    /// The id of a webhook endpoint.
+    pub(super) struct PathWebhook(Uuid) from "webhook", else Error::NotFound;
+    /// The id of a webhook delivery.
+    pub(super) struct PathDelivery(Uuid) from "delivery", else Error::NotFound;
     /// The name of an embedded file.
     pub(super) struct PathFile(String) from "file", else Error::NotFound;
 }

@@ -12,7 +12,7 @@ mod ingest_keys;
 mod log_drains;
 mod logs;
 mod new;
-mod project;
+pub(super) mod project;
 mod restores;
 mod settings;
 mod show;

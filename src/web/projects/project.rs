@@ -12,11 +12,11 @@ use crate::{
 
 /// The response of the operation that returns a project.
 #[derive(Deserialize)]
-pub(super) struct ProjectResponse {
+pub(in crate::web) struct ProjectResponse {
     #[serde(rename = "ref")]
-    pub(super) reference: ProjectRef,
+    pub(in crate::web) reference: ProjectRef,
     pub(super) organization_slug: String,
-    pub(super) name: String,
+    pub(in crate::web) name: String,
     pub(super) region: String,
     pub(super) created_at: DateTime<Utc>,
     pub(super) status: Status,
@@ -30,7 +30,10 @@ pub(super) struct ProjectDatabase {
 }
 
 impl ProjectResponse {
-    pub(super) async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Self, Error> {
+    pub(in crate::web) async fn load(
+        visitor: &Visitor,
+        reference: &ProjectRef,
+    ) -> Result<Self, Error> {
         visitor.get(&format!("/v1/projects/{reference}")).await
     }
 

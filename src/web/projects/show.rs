@@ -265,19 +265,44 @@ type LinkedPage = (&'static str, &'static str, &'static str);
 
 /// Pages on settings, backups, branches and functions.
 const DEVELOPMENT: [LinkedPage; 4] = [
-    ("settings", "Settings", "config/document"),
-    ("backups", "Backups", "database/backups"),
-    ("branches", "Branches", "branches"),
-    ("functions", "Functions", "functions"),
+    ("settings", "Settings", "/v1/projects/{ref}/config/document"),
+    ("backups", "Backups", "/v1/projects/{ref}/database/backups"),
+    ("branches", "Branches", "/v1/projects/{ref}/branches"),
+    ("functions", "Functions", "/v1/projects/{ref}/functions"),
 ];
 
-/// Pages on logs.
-const MONITORING: [LinkedPage; 5] = [
-    ("logs", "Logs", "analytics/endpoints/logs"),
-    ("usage", "Usage", "analytics/endpoints/usage.api-counts"),
-    ("ingest-keys", "Ingest keys", "analytics/ingest-keys"),
-    ("log-drains", "Log drains", "analytics/log-drains/health"),
-    ("database-calls", "Database calls", "database/calls"),
+/// Pages on logs and events.
+const MONITORING: [LinkedPage; 6] = [
+    (
+        "logs",
+        "Logs",
+        "/v1/projects/{ref}/analytics/endpoints/logs",
+    ),
+    (
+        "usage",
+        "Usage",
+        "/v1/projects/{ref}/analytics/endpoints/usage.api-counts",
+    ),
+    (
+        "ingest-keys",
+        "Ingest keys",
+        "/v1/projects/{ref}/analytics/ingest-keys",
+    ),
+    (
+        "log-drains",
+        "Log drains",
+        "/v1/projects/{ref}/analytics/log-drains/health",
+    ),
+    (
+        "webhooks",
+        "Webhooks",
+        "/v2/projects/{ref}/webhooks/endpoints",
+    ),
+    (
+        "database-calls",
+        "Database calls",
+        "/v1/projects/{ref}/database/calls",
+    ),
 ];
 
 /// Returns path and label of the pages that the visitor may see.
@@ -288,7 +313,7 @@ async fn permitted_pages(
 ) -> Result<Vec<(&'static str, &'static str)>, Error> {
     let mut permitted = Vec::new();
     for (page, label, operation) in pages {
-        let path = format!("/v1/projects/{reference}/{operation}");
+        let path = operation.replace("{ref}", reference.as_str());
         if visitor.check("GET", &path).await?.is_allowed() {
             permitted.push((*page, *label));
         }
