@@ -28,4 +28,5 @@ mod serve;
 mod server_config;
 mod services;
 mod shut_out;
+mod webhooks;
 mod wire;

@@ -37,6 +37,7 @@ mod organizations;
 mod outbound;
 mod pausing;
 mod platform_database;
+mod platform_webhooks;
 mod pool;
 mod project_settings;
 mod projects;

@@ -31,7 +31,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 #[test]
 fn secrets_are_not_written_to_files() {
     let machine = Machine::new();
-    let mut gantry = machine.dev(&["--log", "trace"]);
+    let mut gantry = machine.dev(&["--log", "trace", "--log-drain-networks", "127.0.0.0/8"]);
     let project = gantry.create("private");
     gantry.healthy(&project);
     assert_eq!(gantry.query(&project, "select * from nowhere").status, 400);
@@ -54,6 +54,16 @@ fn secrets_are_not_written_to_files() {
         .unwrap()
         .expect(401);
     }
+    let (signing, header) = ("correct-signing-horse", "correct-header-horse");
+    let hook = json!({"data": {"type": "endpoint", "attributes": {
+        "url": "http://localhost:9/", "event_types": [{"type": "*"}],
+        "signing_secret": signing, "custom_headers": {"x-auth": header},
+    }}});
+    let hooks = format!("/v2/projects/{project}/webhooks/endpoints");
+    let hook = gantry.send("POST", &hooks, Some(&hook)).expect(201);
+    let hook = hook["data"]["id"].as_str().unwrap();
+    let test = format!("{hooks}/{hook}/test");
+    gantry.send("POST", &test, None).expect(201);
     let listed = gantry.send(
         "GET",
         &format!("/v1/projects/{project}/api-keys?reveal=true"),
@@ -99,6 +109,8 @@ fn secrets_are_not_written_to_files() {
         &unknown,
         malformed,
         another,
+        signing,
+        header,
         verifier,
         "Bearer",
     ]
@@ -124,9 +136,17 @@ fn secrets_are_not_written_to_files() {
         .count();
     assert!(logs >= 4, "both servers' logs were looked at");
     for (name, bytes) in &found {
-        for secret in [&gantry.token, PASSWORD, &unknown, malformed, another]
-            .into_iter()
-            .chain(sealed())
+        for secret in [
+            &gantry.token,
+            PASSWORD,
+            &unknown,
+            malformed,
+            another,
+            signing,
+            header,
+        ]
+        .into_iter()
+        .chain(sealed())
         {
             let kept = secret == gantry.token && name.ends_with("/dev.env")
                 || name.ends_with("/sealing-key");
