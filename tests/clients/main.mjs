@@ -20,6 +20,7 @@ import scoped from './scoped.mjs';
 import settings from './settings.mjs';
 import soak from './soak.mjs';
 import types from './types.mjs';
+import webhooks from './webhooks.mjs';
 
 const suites = {
   branches,
@@ -43,6 +44,7 @@ const suites = {
   scoped,
   settings,
   types,
+  webhooks,
 };
 /** Suites that run only if they are named. */
 const long = { soak };
@@ -54,7 +56,8 @@ if (unknown.length > 0) {
   process.exit(2);
 }
 
-const server = await start();
+// Webhooks of pages are sent to this machine.
+const server = await start({ flags: ['--log-drain-networks', '127.0.0.0/8'] });
 const tally = new Tally(server);
 try {
   for (const name of names.length > 0 ? names : Object.keys(suites)) {

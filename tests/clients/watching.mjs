@@ -1,4 +1,4 @@
-// Pages of a project: logs, usage, ingest keys, and custom hostname.
+// Pages of a project: logs, usage, ingest keys, webhooks, and custom hostname.
 import assert from 'node:assert/strict';
 import { look } from './browser.mjs';
 import { call, soon } from './harness.mjs';
@@ -77,6 +77,33 @@ export default async function watching(server, tally, chrome, page) {
     const sql = "select event_message from logs where source = 'auth_logs'";
     const said = await call(server, 'GET', `/v1/projects/${ref}/analytics/endpoints/logs?sql=${encodeURIComponent(sql)}`);
     assert.deepEqual(said.body.result, [{ event_message: 'a line of a collector' }]);
+  });
+
+  await tally.scenario('pages: create a webhook, test it, look at its delivery, delete it', async () => {
+    await open(page, 'Webhooks');
+    await look(page, 'webhooks-none');
+    await page.getByLabel('URL').fill('http://127.0.0.1:9/');
+    await page.getByRole('button', { name: 'Create endpoint' }).click();
+    await page.getByRole('alert').waitFor();
+    await look(page, 'webhooks-rejected');
+    await page.getByLabel('URL').fill('http://localhost:9/hook');
+    await page.getByRole('button', { name: 'Create endpoint' }).click();
+    await page.getByText('Endpoint created.').waitFor();
+    await look(page, 'webhook-created');
+    await page.getByRole('button', { name: 'Send test' }).click();
+    await page.getByText('Test queued.').waitFor();
+    const found = async () => {
+      await page.reload();
+      return page.getByRole('main').innerText();
+    };
+    await soon(found, /Failed/);
+    await look(page, 'webhook-failed');
+    await page.getByRole('region', { name: 'Deliveries' }).getByRole('link').first().click();
+    await page.getByRole('button', { name: 'Send again' }).waitFor();
+    await look(page, 'webhook-delivery');
+    await page.goBack();
+    await page.getByRole('button', { name: 'Delete endpoint' }).click();
+    await page.getByText('Webhook deleted.').waitFor();
   });
 
   await tally.scenario('pages: required DNS records of a custom hostname are shown', async () => {
