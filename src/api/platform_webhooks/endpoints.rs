@@ -110,10 +110,11 @@ pub(super) async fn create(
     check_description(attributes.description.as_deref())?;
     let event_types = check_types(attributes.event_types)?;
     let headers = check_headers(attributes.custom_headers, &Default::default())?;
-    check_url(&attributes.url, &context.control_settings.outbound).await?;
+    check_url(&attributes.url, context.outbound.policy()).await?;
     let now = context.clock.now();
     let endpoint = WebhookEndpoint {
         id: context.entropy.uuid_v7(now),
+        scope,
         url: attributes.url,
         enabled: attributes.enabled,
         description: attributes.description,
@@ -200,7 +201,7 @@ pub(super) async fn update(
 ) -> Result<WebhookEndpoint, Error> {
     let doing = "updating a webhook endpoint";
     if let Some(url) = &attributes.url {
-        check_url(url, &context.control_settings.outbound).await?;
+        check_url(url, context.outbound.policy()).await?;
     }
     let now = context.clock.now();
     let mut client = context.db.client().await?;

@@ -106,7 +106,7 @@ async fn send(
     let keys = endpoint.secrets.keys(now);
     let request = (&*due.event.to_string(), now.timestamp());
     webhook_signature::add_headers(&mut headers, &keys, request, due.body.as_bytes());
-    send::post(context, &endpoint.url, headers, due.body.clone().into()).await
+    send::post(context, endpoint, headers, due.body.clone().into()).await
 }
 
 impl Outcome {

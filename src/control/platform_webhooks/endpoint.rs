@@ -44,6 +44,8 @@ impl WebhookScope {
 pub struct WebhookEndpoint {
     /// Id, a UUID of version 7.
     pub id: Uuid,
+    /// The organization or project that it belongs to.
+    pub scope: WebhookScope,
     /// URL of the receiver.
     pub url: String,
     /// Whether events are queued for it.
@@ -132,7 +134,8 @@ macro_rules! select_endpoints {
     ($rest:literal) => {
         concat!(
             "select e.id, e.url, e.enabled, e.description, e.event_types, e.secrets, \
-             e.created_by, e.created_at from webhook_endpoints e ",
+             e.created_by, e.created_at, e.organization_id, e.project_id \
+             from webhook_endpoints e ",
             $rest
         )
     };
@@ -147,6 +150,10 @@ impl WebhookEndpoint {
         let secrets = serde_json::from_str(secrets.expose_secret());
         Ok(Self {
             id,
+            scope: WebhookScope {
+                organization: OrganizationId(row.get(8)),
+                project: row.get::<_, Option<i64>>(9).map(ProjectId),
+            },
             url: row.get(1),
             enabled: row.get(2),
             description: row.get(3),

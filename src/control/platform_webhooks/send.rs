@@ -1,49 +1,49 @@
-//! The request of an attempt. The only place that uses the client of requests to other servers.
-
-use std::time::Duration;
+//! The request of an attempt.
 
 use bytes::Bytes;
-use gantry_base::net::http_client::RequestError;
 use http::{HeaderMap, Request, StatusCode};
-use http_body_util::{Full, LengthLimitError};
+use http_body_util::Full;
 use url::Url;
 
-use super::state::AttemptResult;
-use crate::control::context::ControlContext;
-
-/// Time in which a response must be complete.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest body of a response that is read, in bytes. A longer one is not stored.
-const RESPONSE_BYTES_MAX: usize = 64 << 10;
+use super::{
+    endpoint::{WebhookEndpoint, WebhookScope},
+    state::AttemptResult,
+};
+use crate::{
+    control::context::ControlContext,
+    platform::outbound::{OutboundError, UrlOwner, uses::PLATFORM_WEBHOOK},
+};
 
 /// Status, header fields and body of a response. The body is absent if it is too long.
 pub(super) type Received = (StatusCode, HeaderMap, Option<Bytes>);
 
-/// Posts a body. Redirects are not followed.
+/// Posts a body to an endpoint. Redirects are not followed.
 pub(super) async fn post(
     context: &ControlContext,
-    url: &str,
+    endpoint: &WebhookEndpoint,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Received, SendError> {
     let invalid = || SendError::failed("the URL cannot be requested");
     // In the form of requests: other characters are encoded, and the name is ASCII.
-    let url = Url::parse(url).map_err(|_| invalid())?;
+    let url = Url::parse(&endpoint.url).map_err(|_| invalid())?;
     let mut request = Request::post(url.as_str())
         .body(Full::new(body))
         .map_err(|_| invalid())?;
     *request.headers_mut() = headers;
-    let client = context
-        .platform_webhooks
-        .client(&context.control_settings.outbound);
-    let sent = client.send(request, TIMEOUT, RESPONSE_BYTES_MAX);
-    let mut response = sent.await.map_err(SendError::from)?;
-    let body = match response.bytes().await {
-        Ok(body) => Some(body),
-        Err(RequestError::Body(error)) if error.is::<LengthLimitError>() => None,
-        Err(error) => return Err(error.into()),
-    };
+    let owner = owner(endpoint.scope);
+    let sent = context.outbound.send(&PLATFORM_WEBHOOK, owner, request);
+    let response = sent.await.map_err(SendError::from)?;
+    let body = (!response.is_body_omitted).then_some(response.body);
     Ok((response.status, response.headers, body))
+}
+
+/// Returns the party that chose the URLs of a scope.
+fn owner(scope: WebhookScope) -> UrlOwner {
+    match scope.project {
+        Some(project) => UrlOwner::Project(project),
+        None => UrlOwner::Organization(scope.organization),
+    }
 }
 
 /// The reason why an attempt has no response. The text contains no secret.
@@ -62,22 +62,23 @@ impl SendError {
     }
 }
 
-impl From<RequestError> for SendError {
-    fn from(error: RequestError) -> Self {
+impl From<OutboundError> for SendError {
+    fn from(error: OutboundError) -> Self {
         match error {
-            RequestError::Refused(refused) => Self {
+            OutboundError::Refused(text) => Self {
                 result: AttemptResult::Refused,
-                text: refused.to_string(),
+                text,
             },
-            RequestError::TimedOut(_) => Self {
+            OutboundError::TimedOut => Self {
                 result: AttemptResult::TimedOut,
-                text: format!("the receiver did not answer within {} s", TIMEOUT.as_secs()),
+                text: format!(
+                    "the receiver did not answer within {} s",
+                    PLATFORM_WEBHOOK.timeout.as_secs()
+                ),
             },
-            RequestError::Connection(error) if error.is_connect() => {
-                Self::failed("the receiver cannot be reached")
-            }
-            RequestError::Connection(_) => Self::failed("the connection ended before the response"),
-            RequestError::Body(_) => {
+            // The cause would show the state of ports to the caller.
+            OutboundError::Unreachable(_) => Self::failed("the receiver cannot be reached"),
+            OutboundError::Broken | OutboundError::TooLong(_) => {
                 Self::failed("the connection ended before the end of the response")
             }
         }

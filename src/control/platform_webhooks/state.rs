@@ -1,8 +1,5 @@
 //! State of platform webhooks that other parts of the control plane use.
 
-use std::sync::OnceLock;
-
-use gantry_base::net::{http_client::HttpClient, outbound::OutboundPolicy};
 use metrics::Counter;
 use tokio::sync::Notify;
 
@@ -26,7 +23,6 @@ pub enum AttemptResult {
 /// Deliveries of this process, as other tasks see them.
 pub struct PlatformWebhooks {
     pub(super) bell: Notify,
-    client: OnceLock<HttpClient>,
     results: [Counter; 5],
 }
 
@@ -36,7 +32,6 @@ impl PlatformWebhooks {
         let results = ["success", "rejected", "timed-out", "refused", "failed"];
         Self {
             bell: Notify::new(),
-            client: OnceLock::new(),
             results: results.map(|result| {
                 metrics.counter("gantry_webhook_attempts_total", &[("result", result)])
             }),
@@ -51,10 +46,5 @@ impl PlatformWebhooks {
     /// Counts an attempt.
     pub(super) fn count(&self, result: AttemptResult) {
         self.results[result as usize].increment(1);
-    }
-
-    /// Returns the client of requests to receivers. The first policy applies.
-    pub(super) fn client(&self, policy: &OutboundPolicy) -> &HttpClient {
-        self.client.get_or_init(|| HttpClient::new(policy))
     }
 }

@@ -60,6 +60,8 @@ pub struct OutboundResponse {
     pub headers: HeaderMap,
     /// The body, as received. Empty if the use drops it.
     pub body: Bytes,
+    /// Whether the body was left out because it is longer than the use permits.
+    pub is_body_omitted: bool,
 }
 
 impl OutboundResponse {
@@ -238,21 +240,29 @@ impl OutboundClient {
             _ if usage.http2 => &self.0.customers_http2,
             _ => &self.0.customers,
         };
-        let (BodyUse::Returned(bytes_max) | BodyUse::Dropped(bytes_max)) = usage.body;
+        let (BodyUse::Returned(bytes_max)
+        | BodyUse::Optional(bytes_max)
+        | BodyUse::Dropped(bytes_max)) = usage.body;
         let sent = client.send(request, timeout.min(usage.timeout), bytes_max);
         let problem = |error| request_problem(error, bytes_max);
         let mut response = sent.await.map_err(problem)?;
         let body = match usage.body {
-            BodyUse::Returned(_) => response.bytes().await.map_err(problem)?,
+            BodyUse::Returned(_) => Some(response.bytes().await.map_err(problem)?),
+            BodyUse::Optional(_) => match response.bytes().await.map_err(problem) {
+                Ok(body) => Some(body),
+                Err(OutboundError::TooLong(_)) => None,
+                Err(error) => return Err(error),
+            },
             BodyUse::Dropped(_) => {
                 response.discard().await.map_err(problem)?;
-                Bytes::new()
+                Some(Bytes::new())
             }
         };
         Ok(OutboundResponse {
             status: response.status,
             headers: response.headers,
-            body,
+            is_body_omitted: body.is_none(),
+            body: body.unwrap_or_default(),
         })
     }
 

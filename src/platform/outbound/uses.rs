@@ -24,6 +24,8 @@ pub struct OutboundUse {
 pub enum BodyUse {
     /// The body is returned. A longer one is an error.
     Returned(usize),
+    /// The body is returned, or left out if it is longer.
+    Optional(usize),
     /// The body is dropped. It is read up to this size, so that the connection can be used again.
     Dropped(usize),
 }
@@ -68,6 +70,15 @@ pub static BRANCH_NOTIFICATION: OutboundUse = OutboundUse {
     http2: false,
 };
 
+/// An event for an endpoint of platform webhooks.
+pub static PLATFORM_WEBHOOK: OutboundUse = OutboundUse {
+    name: "platform_webhook",
+    timeout: Duration::from_secs(20),
+    body: BodyUse::Optional(64 << 10),
+    redirects_max: 0,
+    http2: false,
+};
+
 /// Public keys, or the metadata, of a sign-in service that a project accepts tokens of.
 pub static SIGNING_KEYS: OutboundUse = OutboundUse {
     name: "signing_keys",
@@ -101,6 +112,7 @@ pub static ALL: &[&OutboundUse] = &[
     &HTTP2_LOG_DRAIN,
     &DATABASE_CALL,
     &BRANCH_NOTIFICATION,
+    &PLATFORM_WEBHOOK,
     &SIGNING_KEYS,
     &SAML_METADATA,
     &IDENTITY_PROVIDER,

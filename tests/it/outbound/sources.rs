@@ -94,6 +94,10 @@ const USERS: &[(&str, &[&str])] = &[
     ("database_call", &["src/control/database_calls/send.rs"]),
     ("branch_notification", &["src/api/branches/notify.rs"]),
     (
+        "platform_webhook",
+        &["src/control/platform_webhooks/send.rs"],
+    ),
+    (
         "signing_keys",
         &["src/control/third_party_auth/discovery.rs"],
     ),

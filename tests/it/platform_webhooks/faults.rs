@@ -258,7 +258,7 @@ async fn address_is_checked_again_at_each_connection() {
     // The name resolved to a permitted address when the endpoint was created.
     let id = create(&app, &base, &url(&collector, "/x"), &["*"]).await;
     let mut strict = settings(Transport::default(), Uuid::from_u128(2));
-    strict.log_drains.outbound = OutboundPolicy::default();
+    strict.outbound = OutboundPolicy::default();
     let other = app.another_with(strict, Arc::new(Machine::bare()));
     emit_project(&app, PAUSED, &json!({})).await;
     pass(&other).await;
