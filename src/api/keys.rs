@@ -250,7 +250,7 @@ struct UpdateApiKeyRequest {
     clippy::option_option,
     reason = "an absent field and null are different"
 )]
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub(super) fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)

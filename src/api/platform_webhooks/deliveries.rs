@@ -74,23 +74,17 @@ fn test_type(
     is_of_project: bool,
 ) -> Result<EventType, Error> {
     let not_subscribed = || Error::Webhook(WebhookProblem::NotSubscribed);
-    let fits = |event_type: &&EventType| {
-        endpoint.is_subscribed_to(event_type.name)
-            && (!is_of_project || event_type.scope == EventScope::Project)
-    };
-    let found = match requested {
-        Some(name) => {
-            let found = events::find(&current_name(name)).ok_or_else(not_subscribed)?;
-            Some(*found).filter(|found| endpoint.is_subscribed_to(found.name))
-        }
-        // A project's endpoint may be subscribed to types of organizations only.
-        None => {
-            let subscribed = |event_type: &&EventType| endpoint.is_subscribed_to(event_type.name);
-            let all = || events::catalog().iter();
-            all().find(fits).or_else(|| all().find(subscribed)).copied()
-        }
-    };
-    found.ok_or_else(not_subscribed)
+    if let Some(name) = requested {
+        let found = events::find(&current_name(name)).copied();
+        let found = found.filter(|found| endpoint.is_subscribed_to(found.name));
+        return found.ok_or_else(not_subscribed);
+    }
+    let mut subscribed = events::catalog().to_vec();
+    subscribed.retain(|it| endpoint.is_subscribed_to(it.name));
+    // A project's endpoint may be subscribed to types of organizations only.
+    let fits = |it: &&EventType| !is_of_project || it.scope == EventScope::Project;
+    let found = subscribed.iter().find(fits).or(subscribed.first());
+    found.copied().ok_or_else(not_subscribed)
 }
 
 /// Queues another attempt of a delivery's event. Returns the id of the new delivery.

@@ -1,5 +1,7 @@
 //! Creation, change and deletion of endpoints.
 
+use std::collections::BTreeMap;
+
 use chrono::TimeDelta;
 use serde_json::Value;
 use tokio_postgres::Transaction;
@@ -109,7 +111,7 @@ pub(super) async fn create(
     check_secret(&attributes.signing_secret)?;
     check_description(attributes.description.as_deref())?;
     let event_types = check_types(attributes.event_types)?;
-    let headers = check_headers(attributes.custom_headers, &Default::default())?;
+    let headers = check_headers(attributes.custom_headers, &BTreeMap::default())?;
     check_url(&attributes.url, context.outbound.policy()).await?;
     let now = context.clock.now();
     let endpoint = WebhookEndpoint {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -141,6 +141,10 @@ pub(super) struct UpdateEndpointData {
 /// Absent attributes stay.
 #[derive(Default, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateWebhookEndpointAttributes")]
+#[expect(
+    clippy::option_option,
+    reason = "an absent attribute and null are different"
+)]
 pub(super) struct UpdateEndpointAttributes {
     /// An `https://` or `http://` URL with a domain name that resolves to a public address.
     #[schemars(url)]
@@ -158,15 +162,10 @@ pub(super) struct UpdateEndpointAttributes {
     /// as long as scheme, host and port of the URL stay.
     pub(super) custom_headers: Option<BTreeMap<String, String>>,
     /// Null removes it.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "crate::api::keys::present")]
     #[schemars(with = "Option<String>", length(max = 512))]
     pub(super) description: Option<Option<String>>,
     pub(super) enabled: Option<bool>,
-}
-
-/// Reads a value that may be null, so that null differs from an absent field.
-fn present<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Option<String>>, D::Error> {
-    Option::deserialize(value).map(Some)
 }
 
 impl std::fmt::Debug for UpdateEndpointAttributes {

@@ -44,6 +44,7 @@ impl OutboundPolicy {
     }
 
     /// Refuses connections to these networks, also to public and permitted addresses.
+    #[must_use]
     pub fn denying(self, denied: impl Into<Arc<[IpNet]>>) -> Self {
         let denied = denied.into();
         Self { denied, ..self }
