@@ -10,6 +10,7 @@ pub mod database;
 pub mod database_access;
 pub mod domains;
 pub mod endpoints;
+pub mod events;
 mod function_secrets;
 mod functions;
 pub mod keys;

@@ -41,6 +41,7 @@ use crate::{
         context::{PlatformContext, PlatformSettings, PublishedLinks},
         db::{Db, heartbeat},
         error::Error,
+        events,
         http::{Api, Endpoint, Transport},
         idempotency, notifications,
         rate_limits::{self, Memory, RateLimiter, Shared},
@@ -283,6 +284,8 @@ impl Background {
         tasks.spawn(services::functions::watch(app.control.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));
         tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
+        tasks.spawn(events::hub::run(app.platform.clone()));
+        tasks.spawn(events::retention::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
         tasks.spawn(hostnames::hostname_reconciler::run(app.control.clone()));
         logs::spawn(&app, &mut tasks);

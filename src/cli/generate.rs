@@ -8,7 +8,7 @@ use clap::Args;
 use crate::{
     api::{
         endpoints,
-        reference::{settings::settings, tables},
+        reference::{events::events, settings::settings, tables},
     },
     app::config,
     cli::command_line,
@@ -39,6 +39,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         ),
         ("docs/reference/errors.md".into(), tables::errors()),
         ("docs/reference/logs.md".into(), tables::logs()),
+        ("docs/reference/events.md".into(), events()),
         ("docs/reference/settings.md".into(), settings()),
         (
             "docs/reference/configuration.md".into(),

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::{
     access::Directory,
+    events::hub::EventHub,
     http::{forwarding::RequestForwarder, transport::Transport},
     outbound::OutboundClient,
     rate_limits::RateLimiter,
@@ -88,6 +89,8 @@ pub struct PlatformState {
     pub metrics: Metrics,
     /// Answered requests that name a project, until they are written to its logs.
     pub request_log: RequestLog,
+    /// Requests that wait for events.
+    pub events: EventHub,
     /// Passes requests on to the servers that hold their projects. Unset without other servers.
     forwarder: OnceLock<Arc<dyn RequestForwarder>>,
     /// Parts of the wings above that react to changes of tables.
@@ -136,6 +139,7 @@ impl PlatformContext {
             outbound,
             metrics,
             request_log: RequestLog::default(),
+            events: EventHub::default(),
             forwarder: OnceLock::new(),
             listeners: RwLock::default(),
         });
@@ -201,11 +205,16 @@ impl ChangeListener for PlatformState {
         if cache == Cache::OutboundHosts {
             self.outbound.invalidate();
         }
+        if matches!(cache, Cache::AccessTokens | Cache::Organizations) {
+            self.events.access_changed();
+        }
     }
 
     fn wake(&self, task: Task) {
-        if task == Task::RateLimitOverrides {
-            self.limits.override_changes().wake();
+        match task {
+            Task::RateLimitOverrides => self.limits.override_changes().wake(),
+            Task::Events => self.events.announce(),
+            _ => {}
         }
     }
 

@@ -422,7 +422,10 @@ impl Error {
             Self::NotFound => "Not Found".into(),
             Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
             Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
-            Self::Rejected(text) | Self::Conflict(text) | Self::Unprocessable(text) | Self::Gone(text) => text.clone(),
+            Self::Rejected(text)
+            | Self::Conflict(text)
+            | Self::Unprocessable(text)
+            | Self::Gone(text) => text.clone(),
             Self::IdempotencyKey(problem) => problem.message().into(),
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),

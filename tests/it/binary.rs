@@ -11,6 +11,7 @@ mod crash_kept;
 mod damaged_logs;
 mod dev;
 mod drains;
+mod events;
 mod fleet;
 mod help;
 mod installation;

@@ -19,6 +19,7 @@ mod docs;
 mod domains;
 mod edge;
 mod engines;
+mod events;
 mod extensions;
 mod fleet;
 mod functions;

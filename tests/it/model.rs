@@ -34,7 +34,10 @@ use tokio::{
 };
 use tokio_postgres::Client;
 
-use crate::support::{Node, TestApp, machine::Machine};
+use crate::{
+    events,
+    support::{Node, TestApp, machine::Machine},
+};
 
 /// Maximum number of attempts to reach the final state after the last fault. The clock advances by
 /// a minute for each, the longest pause between two attempts.
@@ -515,6 +518,7 @@ async fn explore(fault: Fault) {
         _ => {}
     }
     rest(&app, &node, &model, &projects, rounds, fault).await;
+    events::assert_chains(&app.app.db).await;
     node.stop().await;
 }
 

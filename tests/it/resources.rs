@@ -30,9 +30,12 @@ use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_postgres::Client;
 
-use crate::support::{
-    TestApp,
-    machine::{By, Machine, PATIENCE, SuperuserClients as _, cluster, host, is_root, kill},
+use crate::{
+    events,
+    support::{
+        TestApp,
+        machine::{By, Machine, PATIENCE, SuperuserClients as _, cluster, host, is_root, kill},
+    },
 };
 
 const MB: u64 = 1 << 20;
@@ -432,6 +435,13 @@ async fn disk_limit_makes_project_read_only_then_stops_it() {
             .contains("so it is read-only: delete data in a transaction"),
         "{full}"
     );
+    let events = events::names(&app).await;
+    let count = |name: &str| events.iter().filter(|it| *it == name).count();
+    let counts = [
+        count("gantry.limit.exceeded"),
+        count("gantry.project.health_changed"),
+    ];
+    assert_eq!(counts, [2, 2], "{events:?}");
     let refused = app
         .machine
         .connect(&project, "postgres")

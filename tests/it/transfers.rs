@@ -208,6 +208,18 @@ async fn transfer_by_owner_keeps_data_and_keys_and_changes_the_members() {
     // The former owner is a developer there, and is no owner any more.
     assert_eq!(status(app, &path, &app.owner).await, 200);
     site.transfer(&app.owner).await.expect(403);
+    // Both organizations have the event.
+    let sql = "select organization_id from events where type = $1 order by organization_id";
+    let rows = app
+        .app
+        .db
+        .query(sql, &[&"v1.project.transferred"])
+        .await
+        .unwrap();
+    let mut both = [app.home.id.0, site.target.id.0];
+    both.sort_unstable();
+    let found: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(found, both);
 }
 
 #[tokio::test]

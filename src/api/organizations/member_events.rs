@@ -51,9 +51,11 @@ impl MemberRoles {
     ) -> Result<Self, Error> {
         let doing = "reading a member's roles";
         let sql = "select u.gotrue_id, u.email, m.role,
-                       array(select p.ref from project_roles r join projects p on p.id = r.project_id
+                       array(select p.ref from project_roles r
+                             join projects p on p.id = r.project_id
                              where r.user_id = u.id and r.organization_id = $1 order by p.id),
-                       array(select r.role from project_roles r join projects p on p.id = r.project_id
+                       array(select r.role from project_roles r
+                             join projects p on p.id = r.project_id
                              where r.user_id = u.id and r.organization_id = $1 order by p.id)
                    from users u left join members m on m.user_id = u.id and m.organization_id = $1
                    where u.id = $2";

@@ -1,6 +1,7 @@
 //! The OpenAPI document, a page to read it, and the compatibility list.
 
 mod assets;
+pub mod events;
 pub mod operations;
 pub mod settings;
 pub mod tables;

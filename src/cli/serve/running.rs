@@ -157,6 +157,7 @@ impl Running {
         self.app.postgres_proxy.stop();
         self.app.service_proxy.stop();
         self.app.fleet.shutdown.cancel();
+        self.app.events.close();
         while self.listeners.join_next().await.is_some() {}
         while self.routers.join_next().await.is_some() {}
         while self.edges.join_next().await.is_some() {}

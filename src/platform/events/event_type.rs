@@ -1,12 +1,12 @@
 //! Declarations of event types.
 
+use gantry_base::ids::{OrganizationId, ProjectRef};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::NewEvent;
 use crate::platform::access::Project;
-use gantry_base::ids::{OrganizationId, ProjectRef};
 
 /// The subject of events of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! The log in the control database: appending, reading and expiry.
+//! The log in the control database: appending and reading.
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use gantry_base::{
     clock::Entropy,
     ids::{OrganizationId, ProjectRef},
@@ -10,18 +10,11 @@ use gantry_base::{
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
-use super::{Event, NewEvent};
+use super::{Event, NewEvent, retention::KEPT_DAYS};
 use crate::platform::{
     db::{Db, Param},
     error::{Context, Error},
 };
-
-/// Time for which events are kept.
-pub const KEPT_DAYS: i64 = 30;
-/// Events that are kept for one organization. Older ones are removed earlier.
-pub const KEPT_MAX: i64 = 100_000;
-/// Events that one statement removes.
-const REMOVED_MAX: i64 = 5_000;
 
 /// Appends events to the logs of their organizations, in the transaction of the change. `actor` is
 /// the user of the request; `None` or the nil UUID for changes by Gantry and its operator.
@@ -68,8 +61,10 @@ async fn append_to(
                    update event_heads set number = number + $2 where organization_id = $1
                    returning number - $2 as last
                )
-               insert into events (organization_id, number, id, type, at, project_ref, actor, payload)
-               select $1, head.last + e.place, e.id, e.type, $3, e.project_ref, $4, e.payload
+               insert into events
+                   (organization_id, number, id, type, at, project_ref, actor, payload)
+               select $1, head.last + e.place, e.id, e.type, $3::timestamptz, e.project_ref,
+                   $4::uuid, e.payload
                from head, unnest($5::uuid[], $6::text[], $7::text[], $8::text[])
                    with ordinality as e (id, type, project_ref, payload, place)";
     let params: [Param<'_>; 8] = [
@@ -140,7 +135,8 @@ pub async fn page(
                                    from events x where x.organization_id = h.organization_id) o
                left join lateral (
                    select * from events x
-                   where x.organization_id = h.organization_id and x.number > coalesce($2, 0)
+                   where x.organization_id = h.organization_id
+                       and x.number > coalesce($2::bigint, 0)
                        and ($3::text is null or x.project_ref = $3)
                        and (cardinality($4::text[]) = 0 or x.type = any($4))
                    order by x.number limit $5
@@ -167,7 +163,7 @@ pub async fn page(
     Ok(EventPage { events, next, last })
 }
 
-/// Rejects a cursor whose next event is not in the log.
+/// Rejects a cursor if the log does not have all events after it.
 fn check_cursor(after: Option<i64>, oldest: i64, last: i64) -> Result<(), Error> {
     let Some(after) = after else {
         return Ok(());
@@ -202,32 +198,4 @@ fn read(row: &Row) -> Option<Event> {
         actor: row.get(7),
         payload: row.get(8),
     })
-}
-
-/// Removes events that were kept for long enough, a bounded number of them. Returns how many.
-pub async fn remove_expired(db: &Db, now: DateTime<Utc>) -> Result<u64, Error> {
-    // Up to a number, never by time alone: the rest has no gaps even if clocks of nodes differ.
-    let sql = "with old as (
-                   select organization_id, number from events where at < $1 order by at limit $3
-               ), due as (
-                   select organization_id, max(number) as number from (
-                       select * from old
-                       union all
-                       select organization_id, number - $2 from event_heads where number > $2
-                   ) ends group by organization_id
-               ), removed as (
-                   select e.organization_id, e.number from due d
-                   cross join lateral (
-                       select x.organization_id, x.number from events x
-                       where x.organization_id = d.organization_id and x.number <= d.number
-                       order by x.number limit $3
-                   ) e
-               )
-               delete from events e using removed r
-               where e.organization_id = r.organization_id and e.number = r.number
-               returning 1";
-    let due = now - TimeDelta::days(KEPT_DAYS);
-    let rows = db.query(sql, &[&due, &KEPT_MAX, &REMOVED_MAX]).await;
-    let rows = rows.context("removing events")?;
-    Ok(rows.len() as u64)
 }

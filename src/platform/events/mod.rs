@@ -10,8 +10,10 @@
 
 pub mod catalog;
 mod event_type;
+pub mod hub;
 pub mod log;
 pub mod payloads;
+pub mod retention;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use gantry_base::ids::{OrganizationId, ProjectRef};

@@ -9,6 +9,7 @@ mod call;
 pub mod client_credentials;
 pub mod client_kind;
 pub mod endpoint;
+pub mod event_stream;
 pub mod forwarding;
 mod guard;
 mod guarded_endpoint;

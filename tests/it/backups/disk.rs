@@ -61,6 +61,8 @@ async fn restore_on_a_full_disk_keeps_the_project_and_succeeds_with_space() {
     let list = get(&app, &at(&project, "")).await.expect(200).json();
     assert_eq!(list["backups"][0]["status"], "FAILED", "{list}");
     assert!(list["backups"][0]["problem"].is_string(), "{list}");
+    let events = crate::events::names(&app).await;
+    assert_eq!(events.last().unwrap(), "gantry.backup.failed", "{events:?}");
     let body = json!({"recovery_time_target_unix": moment});
     post(&app, &at(&project, "/restore-pitr"), &body)
         .await

@@ -29,7 +29,10 @@ use super::{
     LOOK, at, backed_up, get, id, next_second, options, post, sql, until_complete, until_reached,
     until_restored,
 };
-use crate::support::{TestApp, machine::engine, s3::Objects};
+use crate::{
+    events,
+    support::{TestApp, machine::engine, s3::Objects},
+};
 
 /// Returns the objects of a project, as a program with the platform's key reads them.
 pub(super) async fn store(app: &TestApp, id: ProjectId, project: &ProjectRef) -> ProjectStore {
@@ -142,6 +145,13 @@ async fn damaged_objects_are_named_and_an_older_backup_is_used() {
         damaged["problem"].as_str().unwrap().contains("is damaged"),
         "{damaged}"
     );
+    let events = events::names(&app).await;
+    for name in [
+        "v1.project.backup.started",
+        "gantry.backup.verification_failed",
+    ] {
+        assert!(events.iter().any(|it| it == name), "{name}: {events:?}");
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use super::{branch, get, migrate, post, reference, seen, sql, until_finished, versions};
-use crate::support::{TestApp, client::Answer, machine::PATIENCE};
+use crate::{
+    events,
+    support::{TestApp, client::Answer, machine::PATIENCE},
+};
 
 async fn patch(app: &TestApp, reference: &str, body: &Value) -> Answer {
     let call = app.patch(&format!("/v1/branches/{reference}"));
@@ -191,6 +194,9 @@ async fn end_of_a_branch_is_announced_a_day_and_an_hour_ahead_once() {
     assert_eq!(data["reason"], "expires_at");
     let told: DateTime<Utc> = data["expires_at"].as_str().unwrap().parse().unwrap();
     assert_eq!(told, end);
+    let events = events::names(&app).await;
+    let expiring = |name: &&String| *name == "gantry.branch.expiring";
+    assert_eq!(events.iter().filter(expiring).count(), 1, "{events:?}");
     let id = |head: &str| {
         let line = head.lines().find(|line| line.starts_with("webhook-id: "));
         line.unwrap().to_owned()

@@ -366,6 +366,7 @@ fn own_operations_use_no_path_of_the_contract() {
             || endpoint.path.starts_with("/v1/invitations")
             || endpoint.path.ends_with("/invitations")
             || endpoint.path.contains("/audit")
+            || endpoint.path.ends_with("/events")
             || endpoint.path.starts_with("/v1/projects/{ref}/config/")
             || endpoint
                 .path

@@ -414,6 +414,8 @@ async fn failed_http_challenge_is_reported_and_retried_by_tls() {
         "{ssl}"
     );
     assert_eq!(ssl["validation_records"].as_array().unwrap().len(), 1);
+    let events = crate::events::names(&town.app).await;
+    assert_eq!(events, ["gantry.hostname.failed"]);
     let told = town.until(&town.node, "4_origin_setup_completed").await;
     assert!(told["data"]["result"]["ssl"]["validation_errors"].is_null());
     connect(town.https, HOST, trusting(&town.roots))

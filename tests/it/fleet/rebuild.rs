@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::{Member, holder};
 use crate::{
     backups::LOOK,
+    events,
     support::{
         TestApp,
         machine::{Machine, PATIENCE, SuperuserClients as _},
@@ -117,6 +118,9 @@ async fn projects_of_a_lost_node_are_restored_and_its_copies_stay_stopped() {
     assert_eq!(names, [project.as_str()], "{outcome:?}");
     assert_eq!(outcome.rebuilt[0].node, "node-11");
     assert!(outcome.rebuilt[0].recovered_until.is_some());
+    let events = events::names(&app).await;
+    let lost = |name: &&String| *name == "gantry.node.lost";
+    assert_eq!(events.iter().filter(lost).count(), 1, "{events:?}");
     one.node.until(&project, Status::ActiveHealthy).await;
     assert_eq!(holder(&app, &project).await, Uuid::from_u128(11));
     let count = "select count(*)::int from public.kept";

@@ -92,6 +92,12 @@ impl Call {
         self
     }
 
+    /// Sends the request, and returns the body as it arrives.
+    pub(crate) async fn open(self) -> (StatusCode, HeaderMap, gantry::platform::http::Body) {
+        let (parts, body) = self.api.oneshot(self.request).await.unwrap().into_parts();
+        (parts.status, parts.headers, body)
+    }
+
     /// Sends the request, and checks the response against the document.
     pub(crate) async fn send(self) -> Answer {
         let (method, path) = (

@@ -115,7 +115,10 @@ fn shared_names(files: &[Source]) -> BTreeMap<String, usize> {
                 && let Some(name) = words.get(at + 1)
             {
                 let name: String = name.chars().take_while(|c| c.is_alphanumeric()).collect();
-                found.entry(name).or_default().insert(&file.name);
+                // Empty for the variable of a macro.
+                if !name.is_empty() {
+                    found.entry(name).or_default().insert(&file.name);
+                }
             }
         }
     }
