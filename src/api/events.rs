@@ -1,6 +1,6 @@
 //! The cursor over the events of an organization: pages, long poll and streams. Specific to Gantry.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Write, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use gantry_base::ids::OrgSlug;
@@ -318,7 +318,7 @@ impl EventStream {
         for numbered in self.access.numbered(page) {
             // Wire types always have a JSON form, on one line.
             let data = serde_json::to_string(&numbered).unwrap_or_default();
-            text.push_str(&format!("id: {}\ndata: {data}\n\n", numbered.number));
+            let _ = write!(text, "id: {}\ndata: {data}\n\n", numbered.number);
         }
         let block = if text.is_empty() {
             keep_alive(page.next)

@@ -4,7 +4,7 @@
 //! number is taken while the head of the log is locked, so the order of the numbers is the order
 //! of the commits, and a reader that has a number has all events up to it.
 //!
-//! [`catalog`] declares the types. A transaction that also writes the audit log locks the head of
+//! [`catalog()`] lists the types. A transaction that also writes the audit log locks the head of
 //! its chain first: [`crate::platform::audit::Change`] carries the events of a change, and
 //! [`append`] is called after the recorder otherwise.
 

@@ -22,7 +22,7 @@ struct Stream {
     text: String,
     /// Numbers of the blocks with data.
     seen: Vec<i64>,
-    /// The last id, which EventSource would send.
+    /// The last id, which `EventSource` would send.
     last_id: String,
 }
 
