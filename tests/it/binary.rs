@@ -24,6 +24,7 @@ mod private;
 mod quota;
 mod recovery;
 mod refusals;
+mod retries;
 mod secrets;
 mod serve;
 mod server_config;

@@ -5,6 +5,7 @@ mod bodies;
 mod counted;
 mod declared;
 mod guarded;
+mod repeated;
 mod text;
 
 use std::{
@@ -85,7 +86,7 @@ fn may(endpoint: &Endpoint, role: Role) -> bool {
 }
 
 /// The checks that `contract.allow` may name.
-const CHECKS: [&str; 13] = [
+const CHECKS: [&str; 14] = [
     "credentials",
     "media",
     "declared",
@@ -99,6 +100,7 @@ const CHECKS: [&str; 13] = [
     "aliases",
     "sample",
     "nul",
+    "repeated",
 ];
 
 /// Problems found by a check, by operation.

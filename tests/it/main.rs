@@ -26,6 +26,7 @@ mod functions;
 #[path = "../fuzz/mod.rs"]
 mod fuzz;
 mod http;
+mod idempotency;
 mod import;
 mod keys;
 mod lifecycle;

@@ -257,7 +257,7 @@ impl Recorder {
         }
     }
 
-    /// Sets the request whose key [`Self::write_in`] records. Later calls do nothing.
+    /// Sets the request with the key that [`Self::write_in`] records. Later calls do nothing.
     pub(crate) fn set_keyed(&self, keyed: Arc<KeyedRequest>) {
         let _ = self.keyed.set(keyed);
     }

@@ -20,8 +20,8 @@ use crate::platform::{
     audit::Recorder,
     error::Error,
     idempotency::{
-        self, Answer, Decision, IDEMPOTENCY_KEY, Idempotency, KeyRecord, KeyedRequest, REPLAYED,
-        ScopedKey, Step,
+        self, Decision, IDEMPOTENCY_KEY, Idempotency, KeptAnswer, KeyRecord, KeyStage,
+        KeyedRequest, REPLAYED, ScopedKey,
     },
 };
 
@@ -108,7 +108,7 @@ impl<'a> KeyStep<'a> {
         let keyed = Arc::new(KeyedRequest::new(
             (key, digest),
             (guarded.endpoint.id, request_id.as_str(), now),
-            answer.map(Answer::empty),
+            answer.map(KeptAnswer::empty),
             (&context.settings.sealing, &context.entropy),
         ));
         if guarded.idempotency.is_claimed() {
@@ -121,7 +121,7 @@ impl<'a> KeyStep<'a> {
         }))
     }
 
-    /// Returns the answer to a deletion whose target does not exist any more, if the caller has
+    /// Returns the answer to a deletion of a target that does not exist any more, if the caller has
     /// deleted it with this key.
     pub(super) async fn replay_of_removed(mut self) -> Result<Option<Response>, Error> {
         if self.guarded.endpoint.method != Verb::Delete {
@@ -232,11 +232,11 @@ fn had_no_effect(error: &Error) -> bool {
 /// Keeps a successful response and returns the one to send: the recorded one, so that further
 /// requests get the same bytes.
 async fn keep(guarded: &GuardedEndpoint, keyed: &KeyedRequest, response: Response) -> Response {
-    if keyed.recorded() == Some(Step::Answered) {
-        let recorded = keyed.answer().map(Answer::into_response);
+    if keyed.recorded() == Some(KeyStage::Answered) {
+        let recorded = keyed.answer().map(KeptAnswer::into_response);
         return recorded.and_then(Result::ok).unwrap_or(response);
     }
-    let answer = Answer::of(&response);
+    let answer = KeptAnswer::of(&response);
     let kept = idempotency::keep(&guarded.context.db, keyed, answer.as_ref()).await;
     match kept {
         Ok(()) => response,
@@ -284,7 +284,7 @@ fn replay(
     record: Option<KeyRecord>,
 ) -> Result<Response, Error> {
     let sealed = record.and_then(|record| record.answer).unwrap_or_default();
-    let answer = Answer::open(&guarded.context.settings.sealing, key, &sealed)?;
+    let answer = KeptAnswer::open(&guarded.context.settings.sealing, key, &sealed)?;
     let mut response = answer.into_response()?;
     response
         .headers_mut()

@@ -19,7 +19,7 @@ pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// An answer of an operation, without the headers that every response gets.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct KeptAnswer {
     head: Head,
     body: String,
 }
@@ -31,13 +31,13 @@ struct Head {
     headers: Vec<(String, String)>,
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for KeptAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Answer({})", self.head.status)
+        write!(f, "KeptAnswer({})", self.head.status)
     }
 }
 
-impl Answer {
+impl KeptAnswer {
     /// Returns the answer without a body.
     pub fn empty(status: StatusCode) -> Self {
         Self {
@@ -133,14 +133,14 @@ mod tests {
 
     #[test]
     fn answers_that_cannot_be_kept_are_not() {
-        let sized = |bytes: usize| Answer::of(&Response::new(Body::from(vec![b'x'; bytes])));
+        let sized = |bytes: usize| KeptAnswer::of(&Response::new(Body::from(vec![b'x'; bytes])));
         assert!(sized(ANSWER_BYTES_MAX).is_some() && sized(ANSWER_BYTES_MAX + 1).is_none());
-        assert!(Answer::of(&Response::new(Body::from(vec![0xff]))).is_none());
+        assert!(KeptAnswer::of(&Response::new(Body::from(vec![0xff]))).is_none());
         let streamed =
             http_body_util::StreamBody::new(futures_util::stream::iter([Ok::<_, std::io::Error>(
                 hyper::body::Frame::data(bytes::Bytes::from("x")),
             )]));
-        assert!(Answer::of(&Response::new(Body::new(streamed))).is_none());
+        assert!(KeptAnswer::of(&Response::new(Body::new(streamed))).is_none());
     }
 
     proptest! {
@@ -152,14 +152,14 @@ mod tests {
             let mut response = Response::new(Body::from(body.clone()));
             *response.status_mut() = StatusCode::from_u16(status).unwrap();
             response.headers_mut().insert("x-a", HeaderValue::try_from(value).unwrap());
-            let answer = Answer::of(&response).unwrap();
+            let answer = KeptAnswer::of(&response).unwrap();
             let sealed = answer.seal(&sealing, &Entropy::seeded(1), &key("a")).unwrap();
-            let opened = Answer::open(&sealing, &key("a"), &sealed).unwrap();
+            let opened = KeptAnswer::open(&sealing, &key("a"), &sealed).unwrap();
             let again = opened.clone().into_response().unwrap();
             prop_assert_eq!(again.status(), response.status());
             prop_assert_eq!(again.headers(), response.headers());
             prop_assert_eq!(opened, answer);
-            prop_assert!(Answer::open(&sealing, &key("b"), &sealed).is_err());
+            prop_assert!(KeptAnswer::open(&sealing, &key("b"), &sealed).is_err());
         }
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use super::{Answer, LIFETIME, RequestDigest, ScopedKey, Step, rows};
+use super::{KeptAnswer, KeyStage, LIFETIME, RequestDigest, ScopedKey, rows};
 use crate::platform::{error::Error, http::body::Response, sealing::SealingKey};
 
 /// Makes the response from the result of a change, if the result has the expected type.
@@ -32,9 +32,9 @@ pub struct KeyedRequest {
     entropy: Entropy,
     renderer: Mutex<Option<Renderer>>,
     /// The answer, as soon as it is known.
-    answer: Mutex<Option<Answer>>,
+    answer: Mutex<Option<KeptAnswer>>,
     /// The step that the transaction of the change recorded.
-    recorded: Mutex<Option<Step>>,
+    recorded: Mutex<Option<KeyStage>>,
 }
 
 impl fmt::Debug for KeyedRequest {
@@ -49,7 +49,7 @@ impl KeyedRequest {
     pub fn new(
         (key, digest): (ScopedKey, RequestDigest),
         (operation, request_id, at): (&'static str, &str, DateTime<Utc>),
-        answer: Option<Answer>,
+        answer: Option<KeptAnswer>,
         (sealing, entropy): (&SealingKey, &Entropy),
     ) -> Self {
         Self {
@@ -86,21 +86,21 @@ impl KeyedRequest {
 
     /// Sets the response.
     pub fn set_answer(&self, response: &Response) {
-        *self.answer.lock() = Answer::of(response);
+        *self.answer.lock() = KeptAnswer::of(response);
     }
 
     /// The answer that the transaction of the change recorded, or would have if it were smaller.
-    pub fn answer(&self) -> Option<Answer> {
+    pub fn answer(&self) -> Option<KeptAnswer> {
         self.answer.lock().clone()
     }
 
     /// The step that the transaction of the change recorded.
-    pub fn recorded(&self) -> Option<Step> {
+    pub fn recorded(&self) -> Option<KeyStage> {
         *self.recorded.lock()
     }
 
     /// Seals an answer.
-    pub(super) fn seal(&self, answer: &Answer) -> Result<Vec<u8>, Error> {
+    pub(super) fn seal(&self, answer: &KeptAnswer) -> Result<Vec<u8>, Error> {
         answer.seal(&self.sealing, &self.entropy, &self.key)
     }
 
@@ -110,7 +110,9 @@ impl KeyedRequest {
     /// committed; the change must not be made a second time.
     pub async fn record_in(&self, transaction: &Transaction<'_>) -> Result<(), Error> {
         let answer = self.answer();
-        let step = answer.as_ref().map_or(Step::Changed, |_| Step::Answered);
+        let step = answer
+            .as_ref()
+            .map_or(KeyStage::Changed, |_| KeyStage::Answered);
         rows::record_in(transaction, self, step, answer.as_ref()).await?;
         *self.recorded.lock() = Some(step);
         Ok(())

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::platform::error::{Error, KeyProblem};
 
-pub use answer::{ANSWER_BYTES_MAX, Answer};
+pub use answer::{ANSWER_BYTES_MAX, KeptAnswer};
 pub use digest::{RequestDigest, digest};
 pub use keyed_request::KeyedRequest;
 pub use rows::{KEYS_MAX, claim, forget, keep, read, require_room};
@@ -110,7 +110,7 @@ pub fn read_key(headers: &HeaderMap) -> Result<Option<String>, Error> {
 
 /// How far the first request with a key came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum KeyStage {
     /// It was announced, and its effect may have happened.
     Begun,
     /// Its change is committed, and its answer is not recorded.
@@ -119,7 +119,7 @@ pub enum Step {
     Answered,
 }
 
-impl Step {
+impl KeyStage {
     const fn name(self) -> &'static str {
         match self {
             Self::Begun => "begun",
@@ -147,7 +147,7 @@ pub struct KeyRecord {
     /// Tells the requests with one key apart.
     pub attempt: Uuid,
     /// How far the first request came.
-    pub step: Step,
+    pub step: KeyStage,
     /// The sealed answer.
     pub answer: Option<Vec<u8>>,
     /// Time of the first request.
@@ -165,7 +165,7 @@ pub enum Decision {
     Refuse(KeyProblem),
 }
 
-/// Decides about a request with a key whose live record is `record`.
+/// Decides about a request with a key. `record` is the live record of the key.
 pub fn decide(
     kind: Idempotency,
     record: Option<&KeyRecord>,
@@ -180,14 +180,15 @@ pub fn decide(
     }
     let request_id = || record.request_id.clone();
     match record.step {
-        Step::Answered if record.answer.is_some() => Decision::Replay,
-        Step::Answered => Decision::Refuse(KeyProblem::AnswerNotKept(request_id())),
-        Step::Begun | Step::Changed if now < record.at + RUNNING_MAX => {
+        KeyStage::Answered if record.answer.is_some() => Decision::Replay,
+        KeyStage::Begun | KeyStage::Changed if now < record.at + RUNNING_MAX => {
             Decision::Refuse(KeyProblem::Running { retry: RETRY })
         }
-        Step::Begun if kind == Idempotency::Repeatable => Decision::Run,
-        Step::Begun => Decision::Refuse(KeyProblem::OutcomeUnknown(request_id())),
-        Step::Changed => Decision::Refuse(KeyProblem::AnswerNotKept(request_id())),
+        KeyStage::Begun if kind == Idempotency::Repeatable => Decision::Run,
+        KeyStage::Begun => Decision::Refuse(KeyProblem::OutcomeUnknown(request_id())),
+        KeyStage::Answered | KeyStage::Changed => {
+            Decision::Refuse(KeyProblem::AnswerNotKept(request_id()))
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use chrono::{DateTime, Utc};
 use tokio_postgres::Transaction;
 
-use super::{Answer, Idempotency, KeyRecord, KeyedRequest, RETRY, RUNNING_MAX, ScopedKey, Step};
+use super::{
+    Idempotency, KeptAnswer, KeyRecord, KeyStage, KeyedRequest, RETRY, RUNNING_MAX, ScopedKey,
+};
 use crate::platform::{
     db::{Db, Param},
     error::{Context, Error, KeyProblem},
@@ -18,11 +20,14 @@ const ANSWERS_BYTES_MAX: i64 = 64 << 20;
 macro_rules! insert {
     ($replaced:literal) => {
         concat!(
-            "insert into idempotency_keys as k (caller, target, key, digest, operation, request_id, attempt, step, answer, at, expires_at) \
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) on conflict (caller, target, key) do update \
-             set digest = excluded.digest, operation = excluded.operation, request_id = excluded.request_id, \
-             attempt = excluded.attempt, step = excluded.step, answer = excluded.answer, at = excluded.at, \
-             expires_at = excluded.expires_at where k.expires_at <= excluded.at or ",
+            "insert into idempotency_keys as k (caller, target, key, digest, operation, ",
+            "request_id, attempt, step, answer, at, expires_at) ",
+            "values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ",
+            "on conflict (caller, target, key) do update set digest = excluded.digest, ",
+            "operation = excluded.operation, request_id = excluded.request_id, ",
+            "attempt = excluded.attempt, step = excluded.step, answer = excluded.answer, ",
+            "at = excluded.at, expires_at = excluded.expires_at ",
+            "where k.expires_at <= excluded.at or ",
             $replaced,
             " returning 1"
         )
@@ -42,7 +47,11 @@ struct NewRow<'a> {
 }
 
 impl<'a> NewRow<'a> {
-    fn of(request: &'a KeyedRequest, step: Step, answer: Option<&Answer>) -> Result<Self, Error> {
+    fn of(
+        request: &'a KeyedRequest,
+        step: KeyStage,
+        answer: Option<&KeptAnswer>,
+    ) -> Result<Self, Error> {
         Ok(Self {
             request,
             digest: &request.digest,
@@ -93,7 +102,7 @@ pub async fn read(
         digest: row.get::<_, &[u8]>(0).try_into().context(doing)?,
         request_id: row.get(1),
         attempt: row.get(2),
-        step: Step::from_name(row.get(3)),
+        step: KeyStage::from_name(row.get(3)),
         answer: row.get(4),
         at: row.get(5),
     }))
@@ -126,7 +135,7 @@ pub async fn require_room(db: &Db, key: &ScopedKey) -> Result<(), Error> {
 pub async fn claim(db: &Db, request: &KeyedRequest, kind: Idempotency) -> Result<(), Error> {
     let sql = insert!("(k.step = 'begun' and k.digest = excluded.digest and k.at <= $12)");
     let replaced = (kind == Idempotency::Repeatable).then_some(request.at - RUNNING_MAX);
-    let row = NewRow::of(request, Step::Begun, None)?;
+    let row = NewRow::of(request, KeyStage::Begun, None)?;
     let params = [&row.params()[..], &[&replaced]].concat();
     let rows = db.query(sql, &params).await;
     require_written(rows.context("recording an idempotency key")?.len() as u64)
@@ -136,8 +145,8 @@ pub async fn claim(db: &Db, request: &KeyedRequest, kind: Idempotency) -> Result
 pub(super) async fn record_in(
     transaction: &Transaction<'_>,
     request: &KeyedRequest,
-    step: Step,
-    answer: Option<&Answer>,
+    step: KeyStage,
+    answer: Option<&KeptAnswer>,
 ) -> Result<(), Error> {
     let row = NewRow::of(request, step, answer)?;
     let written = transaction.execute(OWN, &row.params()).await;
@@ -147,8 +156,12 @@ pub(super) async fn record_in(
 /// Records the answer of a request after its effect. `None`: the answer cannot be kept.
 ///
 /// Errors: [`Error::IdempotencyKey`] if another request with the key was answered first.
-pub async fn keep(db: &Db, request: &KeyedRequest, answer: Option<&Answer>) -> Result<(), Error> {
-    let row = NewRow::of(request, Step::Answered, answer)?;
+pub async fn keep(
+    db: &Db,
+    request: &KeyedRequest,
+    answer: Option<&KeptAnswer>,
+) -> Result<(), Error> {
+    let row = NewRow::of(request, KeyStage::Answered, answer)?;
     let rows = db.query(OWN, &row.params()).await;
     require_written(rows.context("recording an answer")?.len() as u64)
 }

@@ -1,3 +1,5 @@
+//! Tests of the rules of keys.
+
 use http::HeaderValue;
 use proptest::prelude::*;
 
@@ -8,13 +10,13 @@ const KINDS: [Idempotency; 3] = [
     Idempotency::Announced,
     Idempotency::Repeatable,
 ];
-const STEPS: [Step; 3] = [Step::Begun, Step::Changed, Step::Answered];
+const STEPS: [KeyStage; 3] = [KeyStage::Begun, KeyStage::Changed, KeyStage::Answered];
 
 fn at(secs: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(1_800_000_000 + secs, 0).unwrap()
 }
 
-fn record(step: Step, kept: bool, digest: u8) -> KeyRecord {
+fn record(step: KeyStage, kept: bool, digest: u8) -> KeyRecord {
     KeyRecord {
         digest: [digest; 32],
         request_id: "r1".to_owned(),
@@ -61,14 +63,14 @@ fn interrupted_requests_get_a_truthful_answer() {
     let unknown = Decision::Refuse(KeyProblem::OutcomeUnknown("r1".to_owned()));
     let not_kept = Decision::Refuse(KeyProblem::AnswerNotKept("r1".to_owned()));
     for kind in KINDS {
-        assert_eq!(after(kind, Step::Begun, 129), running);
-        assert_eq!(after(kind, Step::Changed, 129), running);
-        assert_eq!(after(kind, Step::Changed, 130), not_kept);
-        assert_eq!(after(kind, Step::Answered, 0), not_kept);
+        assert_eq!(after(kind, KeyStage::Begun, 129), running);
+        assert_eq!(after(kind, KeyStage::Changed, 129), running);
+        assert_eq!(after(kind, KeyStage::Changed, 130), not_kept);
+        assert_eq!(after(kind, KeyStage::Answered, 0), not_kept);
     }
-    assert_eq!(after(Idempotency::Announced, Step::Begun, 130), unknown);
+    assert_eq!(after(Idempotency::Announced, KeyStage::Begun, 130), unknown);
     assert_eq!(
-        after(Idempotency::Repeatable, Step::Begun, 130),
+        after(Idempotency::Repeatable, KeyStage::Begun, 130),
         Decision::Run
     );
 }
@@ -84,9 +86,9 @@ proptest! {
         let first = record(step, kept, 1);
         let digest = if same { [1; 32] } else { [2; 32] };
         let decision = decide(kind, Some(&first), &digest, at(secs));
-        let runs = same && step == Step::Begun && kind == Idempotency::Repeatable && secs >= 130;
+        let runs = same && step == KeyStage::Begun && kind == Idempotency::Repeatable && secs >= 130;
         prop_assert_eq!(decision == Decision::Run, runs);
-        let replays = same && step == Step::Answered && kept;
+        let replays = same && step == KeyStage::Answered && kept;
         prop_assert_eq!(decision == Decision::Replay, replays);
         let refused = decision == Decision::Refuse(KeyProblem::OtherRequest);
         prop_assert_eq!(refused, !same);
