@@ -288,7 +288,7 @@ codes! {
     INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
     ENDPOINT_DISABLED = "endpoint_disabled", 400, "A disabled webhook endpoint gets no tests and no retries.", "Enable the endpoint first.";
     EVENT_TYPE_NOT_SUBSCRIBED = "endpoint_event_type_not_subscribed", 400, "The webhook endpoint does not receive events of the type of a test.", "Test a type of its `event_types`, or add the type.";
-    ENDPOINT_URL_UNRESOLVABLE = "endpoint_url_unresolvable", 400, "The URL of a webhook endpoint has an IP address, or a name without a public address.", "Use a domain name that resolves to a public address; the operator can permit others with `--log-drain-networks`.";
+    ENDPOINT_URL_UNRESOLVABLE = "endpoint_url_unresolvable", 400, "The URL of a webhook endpoint has an IP address, or a name without a public address.", "Use a domain name that resolves to a public address; the operator can permit others with `--outbound-networks`.";
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
     ENDPOINT_NOT_FOUND = "endpoint_not_found", 404, "The organization or project has no webhook endpoint of this id.", "List the endpoints; those of projects are not listed for their organization.";
     DELIVERY_NOT_FOUND = "delivery_not_found", 404, "The organization or project has no webhook delivery of this id, or it is older than 14 days.", "List the deliveries of the endpoint.";

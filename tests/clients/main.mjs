@@ -57,7 +57,7 @@ if (unknown.length > 0) {
 }
 
 // Webhooks of pages are sent to this machine.
-const server = await start({ flags: ['--log-drain-networks', '127.0.0.0/8'] });
+const server = await start({ flags: ['--outbound-networks', '127.0.0.0/8'] });
 const tally = new Tally(server);
 try {
   for (const name of names.length > 0 ? names : Object.keys(suites)) {

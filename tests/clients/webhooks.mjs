@@ -26,7 +26,7 @@ async function receiver() {
 
 export default async function (_, tally) {
   const { Webhook } = createRequire(join(clients, 'package.json'))('standardwebhooks');
-  const gantry = await start({ flags: ['--log-drain-networks', '127.0.0.0/8'] });
+  const gantry = await start({ flags: ['--outbound-networks', '127.0.0.0/8'] });
   const target = await receiver();
   const base = `/v2/organizations/${gantry.organization}/webhooks`;
 

@@ -250,6 +250,7 @@ const SLEEP: &[&str] = &["::sleep(", " sleep("];
 
 /// Files that read the environment besides the command-line parser; all others take options.
 const ENVIRONMENT: &[(&str, &str)] = &[
+    ("src/cli/command_line.rs", "texts of configuration files"),
     ("src/cli/config/file.rs", "secrets of files with settings"),
     ("src/cli/engine.rs", "npm's configuration"),
     (

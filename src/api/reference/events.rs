@@ -21,8 +21,8 @@ its type are in `payload`, beside the common ones:
 ```
 
 `project_ref` is null for events of the organization, `actor` for changes by the system. Names \
-that begin with `gantry.` are not part of the published API. Types that this server never sends are \
-marked.
+that begin with `gantry.` are not part of the published API. Types that this server never sends \
+are marked.
 
 ";
 

@@ -44,8 +44,8 @@ pub struct AcmeFlags {
     )]
     pub acme_issuer: Option<String>,
 
-    /// DNS zone under your control for DNS-01 challenges: for custom hostnames whose owners
-    /// delegate `_acme-challenge` to it, for example behind another proxy, and for
+    /// DNS zone under your control for DNS-01 challenges: for custom hostnames with
+    /// `_acme-challenge` delegated to it, for example behind another proxy, and for
     /// `--edge-acme-wildcard`. Written by `--acme-dns-server` or `--acme-dns-hook`.
     #[arg(
         long,

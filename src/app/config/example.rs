@@ -13,7 +13,7 @@ use super::{
 const LINE_CHARACTERS_MAX: usize = 96;
 
 const HEAD: &str = "\
-# Configuration of Gantry. `gantry serve --config FILE` reads it; flags and variables take precedence.
+# Configuration of Gantry, for `gantry serve --config FILE`. Flags and variables take precedence.
 # Check it with `gantry server-config check --config FILE`.
 #
 # Lines that begin with `# ` and a word are explanations; settings that begin with `#` and a name

@@ -1,6 +1,6 @@
-//! Options of the server: one clap struct, from which flags, environment variables, help texts, keys
-//! of the configuration file with its example and schema, and `docs/reference/configuration.md`
-//! derive.
+//! Options of the server: one clap struct, from which flags, environment variables, help texts,
+//! keys of the configuration file with its example and schema, and
+//! `docs/reference/configuration.md` derive.
 
 mod acme;
 mod api;

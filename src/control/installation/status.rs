@@ -17,7 +17,7 @@ const LISTED_MAX: i64 = 20;
 const SHIPPED_AGE_MAX: TimeDelta = TimeDelta::minutes(15);
 /// Remaining life from which a certificate is listed.
 const CERTIFICATE_LIFE_MIN: TimeDelta = TimeDelta::days(14);
-/// Statuses that need a look of a person.
+/// Statuses that need attention.
 const FAULTY: &[&str] = &[
     "ACTIVE_UNHEALTHY",
     "INIT_FAILED",
@@ -32,13 +32,13 @@ pub struct InstallationStatus {
     pub nodes: Vec<Node>,
     /// Number of projects and branches by status.
     pub projects: Vec<StatusCount>,
-    /// The first projects in a status that needs a look.
+    /// The first projects in a status that needs attention.
     pub faulty: Vec<FaultyProject>,
     /// Open work by kind.
     pub work: Vec<WorkCount>,
     /// Backups.
     pub backups: BackupStatus,
-    /// Certificates that end soon, or whose renewal failed.
+    /// Certificates that end soon, and those with a failed renewal.
     pub certificates: Vec<CertificateStatus>,
 }
 
@@ -51,7 +51,7 @@ pub struct StatusCount {
     pub count: i64,
 }
 
-/// A project in a status that needs a look.
+/// A project in a status that needs attention.
 #[derive(Debug, Serialize)]
 pub struct FaultyProject {
     /// Ref.
@@ -81,13 +81,13 @@ pub struct BackupStatus {
     pub last_completed: Option<DateTime<Utc>>,
     /// Running projects without a completed backup.
     pub without_backup: i64,
-    /// Running projects whose log was last shipped more than 15 minutes ago.
+    /// Running projects that shipped no log for 15 minutes.
     pub behind: i64,
-    /// Projects whose last test of a backup failed.
+    /// Projects with a backup that failed its last test.
     pub failed_tests: i64,
 }
 
-/// A certificate that ends soon, or whose renewal failed.
+/// A certificate that ends soon, or has a failed renewal.
 #[derive(Debug, Serialize)]
 pub struct CertificateStatus {
     /// Name that it is valid for.
@@ -111,7 +111,7 @@ impl InstallationStatus {
         })
     }
 
-    /// Whether a person should look: a node is down, a project is faulty, or backups are behind.
+    /// Whether a node is down, a project is faulty, backups are behind, or a certificate ends soon.
     pub fn needs_attention(&self) -> bool {
         let is_down = |node: &Node| node.down_since.is_some();
         let BackupStatus {

@@ -86,7 +86,9 @@ proptest! {
         let first = record(step, kept, 1);
         let digest = if same { [1; 32] } else { [2; 32] };
         let decision = decide(kind, Some(&first), &digest, at(secs));
-        let runs = same && step == KeyStage::Begun && kind == Idempotency::Repeatable && secs >= 130;
+        let has_ended = secs >= 130;
+        let is_repeatable = step == KeyStage::Begun && kind == Idempotency::Repeatable;
+        let runs = same && is_repeatable && has_ended;
         prop_assert_eq!(decision == Decision::Run, runs);
         let replays = same && step == KeyStage::Answered && kept;
         prop_assert_eq!(decision == Decision::Replay, replays);
