@@ -12,7 +12,7 @@ use crate::{
         access::{Organization, Permission as P, Project, pat_only},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Tag, Verb, mount, output::Output},
         outbound::{UrlOwner, hosts},
         rate_limits::STANDARD,
     },
@@ -98,8 +98,10 @@ async fn put(
     audit: &Recorder,
     request: OutboundHosts,
 ) -> Result<Json<OutboundHosts>, Error> {
-    let allowed_hosts = hosts::replace(context, owner, request.allowed_hosts, audit).await?;
-    Ok(Json(OutboundHosts { allowed_hosts }))
+    let view = |allowed_hosts| Json(OutboundHosts { allowed_hosts });
+    audit.answer_with(move |hosts: &Option<Vec<String>>| view(hosts.clone()).respond());
+    let hosts = hosts::replace(context, owner, request.allowed_hosts, audit).await?;
+    Ok(view(hosts))
 }
 
 async fn get_of_project(

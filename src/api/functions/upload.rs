@@ -384,6 +384,7 @@ async fn create(
             ..text(deployable("slug", &sent.slug)?, sent.body)?
         },
     };
+    FunctionDescription::set_answer(&audit, &project.reference, StatusCode::CREATED);
     let record = functions::deploy(
         &context,
         &project,

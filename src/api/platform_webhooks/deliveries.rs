@@ -62,6 +62,7 @@ pub(super) async fn test(
     let event = ManualEvent::Test(event);
     let delivery = queue::queue_manual(&transaction, id, event, &context.entropy, now).await?;
     let change = (None, Some(serde_json::json!({ "delivery": delivery })));
+    audit.result(&delivery);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.platform_webhooks.wake();
     Ok(delivery)
@@ -117,6 +118,7 @@ pub(super) async fn retry(
     let (endpoint, entropy) = (endpoint.id, &context.entropy);
     let queued = queue::queue_manual(&transaction, endpoint, event, entropy, now).await?;
     let change = (None, Some(serde_json::json!({ "delivery": queued })));
+    audit.result(&queued);
     audit.commit(transaction, doing, 201, change, now).await?;
     context.platform_webhooks.wake();
     Ok(queued)

@@ -134,6 +134,7 @@ pub(super) async fn create(
     check_room(&transaction, scope).await?;
     insert(&transaction, context, scope, &endpoint).await?;
     let change = (None, Some(endpoint.audited()));
+    audit.result(&endpoint);
     audit.commit(transaction, doing, 201, change, now).await?;
     Ok(endpoint)
 }
@@ -233,6 +234,7 @@ pub(super) async fn update(
         .await
         .context(doing)?;
     let change = (Some(before.audited()), Some(endpoint.audited()));
+    audit.result(&endpoint);
     audit.commit(transaction, doing, 200, change, now).await?;
     Ok(endpoint)
 }
@@ -336,6 +338,7 @@ pub(super) async fn delete(
     let before: Vec<Value> = deleted.iter().map(WebhookEndpoint::audited).collect();
     let change = (Some(before.into()), None);
     let now = context.clock.now();
+    audit.result(&deleted);
     audit.commit(transaction, doing, 200, change, now).await?;
     Ok(deleted)
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use gantry_base::ids::ProjectRef;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -20,14 +21,17 @@ use crate::{
         organizations::v2::{Envelope, PageLinks, Paged},
     },
     control::platform_webhooks::{
-        endpoint::WebhookScope,
+        endpoint::{WebhookEndpoint, WebhookScope},
         history::{self, HistoryCursor},
     },
     platform::{
         access::{Organization, Permission as P, Project, User, pat_only},
         audit::Recorder,
         error::Error,
-        http::{Endpoint, Input, Json, PathId, Query, Tag, Verb, mount, output::Created},
+        http::{
+            Endpoint, Input, Json, PathId, Query, Tag, Verb, mount,
+            output::{Created, NoContent, Output},
+        },
         rate_limits::{STANDARD, WEBHOOK_TESTS},
     },
 };
@@ -215,9 +219,10 @@ async fn create<O: WebhookOwner>(
 ) -> Result<Created<Envelope<EndpointResource>>, Error> {
     let attributes = request.data.attributes;
     let creator = user.gotrue_id;
+    let now = context.clock.now();
+    audit.answer_with(move |created| Created(shown(created, now)).respond());
     let created = endpoints::create(&context, owner.scope(), creator, attributes, &audit).await?;
-    let data = EndpointResource::new(created, context.clock.now());
-    Ok(Created(Envelope { data }))
+    Ok(Created(shown(&created, now)))
 }
 
 async fn get<O: WebhookOwner>(
@@ -238,9 +243,10 @@ async fn update<O: WebhookOwner>(
     Json(request): Json<UpdateEndpointRequest>,
 ) -> Result<Json<Envelope<EndpointResource>>, Error> {
     let attributes = request.data.attributes;
+    let now = context.clock.now();
+    audit.answer_with(move |updated| Json(shown(updated, now)).respond());
     let updated = endpoints::update(&context, owner.scope(), id, attributes, &audit).await?;
-    let data = EndpointResource::new(updated, context.clock.now());
-    Ok(Json(Envelope { data }))
+    Ok(Json(shown(&updated, now)))
 }
 
 async fn delete<O: WebhookOwner>(
@@ -249,11 +255,14 @@ async fn delete<O: WebhookOwner>(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<Envelope<EndpointResource>>, Error> {
+    let now = context.clock.now();
+    audit.answer_with(move |deleted: &Vec<WebhookEndpoint>| {
+        let shown = |endpoint| Json(shown(endpoint, now)).respond();
+        deleted.first().map_or_else(|| NoContent.respond(), shown)
+    });
     let deleted = endpoints::delete(&context, owner.scope(), Some(id), &audit).await?;
-    let endpoint = deleted.into_iter().next();
-    let endpoint = endpoint.ok_or(endpoints::not_found())?;
-    let data = EndpointResource::new(endpoint, context.clock.now());
-    Ok(Json(Envelope { data }))
+    let endpoint = deleted.first().ok_or(endpoints::not_found())?;
+    Ok(Json(shown(endpoint, now)))
 }
 
 async fn delete_all<O: WebhookOwner>(
@@ -261,13 +270,15 @@ async fn delete_all<O: WebhookOwner>(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<Envelope<Vec<EndpointResource>>>, Error> {
-    let deleted = endpoints::delete(&context, owner.scope(), None, &audit).await?;
     let now = context.clock.now();
-    let data = deleted
-        .into_iter()
-        .map(|endpoint| EndpointResource::new(endpoint, now))
-        .collect();
-    Ok(Json(Envelope { data }))
+    let view = move |deleted: &Vec<WebhookEndpoint>| {
+        let resource = |endpoint: &WebhookEndpoint| EndpointResource::new(endpoint.clone(), now);
+        let data = deleted.iter().map(resource).collect();
+        Json(Envelope { data })
+    };
+    audit.answer_with(move |deleted| view(deleted).respond());
+    let deleted = endpoints::delete(&context, owner.scope(), None, &audit).await?;
+    Ok(view(&deleted))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -355,9 +366,9 @@ async fn test<O: WebhookOwner>(
     let event_type = request.data.map(|data| data.attributes.r#type);
     let owner = (owner.scope(), owner.project_ref());
     let event = (event_type, user.gotrue_id);
+    audit.answer_with(|delivery| queued(*delivery).respond());
     let delivery = deliveries::test(&context, owner, id, event, &audit).await?;
-    let data = IngressResource::new(delivery);
-    Ok(Created(Envelope { data }))
+    Ok(queued(delivery))
 }
 
 async fn retry<O: WebhookOwner>(
@@ -366,7 +377,19 @@ async fn retry<O: WebhookOwner>(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Created<Envelope<IngressResource>>, Error> {
+    audit.answer_with(|delivery| queued(*delivery).respond());
     let delivery = deliveries::retry(&context, owner.scope(), id, &audit).await?;
+    Ok(queued(delivery))
+}
+
+/// Returns the response with an endpoint.
+fn shown(endpoint: &WebhookEndpoint, now: DateTime<Utc>) -> Envelope<EndpointResource> {
+    let data = EndpointResource::new(endpoint.clone(), now);
+    Envelope { data }
+}
+
+/// Returns the response to a queued delivery.
+fn queued(delivery: Uuid) -> Created<Envelope<IngressResource>> {
     let data = IngressResource::new(delivery);
-    Ok(Created(Envelope { data }))
+    Created(Envelope { data })
 }

@@ -46,8 +46,9 @@ use crate::{
     },
 };
 
-/// Longest time until the process behind a broken connection has ended.
-const END_MAX: Duration = Duration::from_secs(1);
+/// Longest time until the process behind a broken connection has ended. A process that used up its
+/// memory writes its reason and frees the memory meanwhile.
+const END_MAX: Duration = Duration::from_secs(5);
 /// Pause after a start that failed for a reason outside the program, in milliseconds.
 const OTHER_PAUSE: Ticks = 1000;
 

@@ -148,6 +148,7 @@ pub async fn replace(
     }
     let entry = |hosts: &Option<Vec<String>>| Some(json!({ "allowed_hosts": hosts }));
     let change = (entry(&before), entry(&hosts));
+    audit.result(&hosts);
     audit
         .commit(transaction, doing, 200, change, context.clock.now())
         .await?;

@@ -28,7 +28,7 @@ fn with_functions(settings: Settings, receiver: &Receiver) -> Settings {
 }
 
 /// Ends the sender with its node, and starts another node.
-async fn on_another_node(caller: &mut Caller) -> Node {
+fn on_another_node(caller: &mut Caller) -> Node {
     caller.node.kill();
     let settings = permitting(&caller.receiver);
     let machine = Arc::clone(&caller.node.machine);
@@ -68,7 +68,7 @@ async fn responses_are_removed_after_six_hours() {
     let rows = "insert into net._http_response (id, created) values
         (1, now() - interval '361 minutes'), (2, now() - interval '359 minutes')";
     caller.database.batch_execute(rows).await.unwrap();
-    let mut again = on_another_node(&mut caller).await;
+    let mut again = on_another_node(&mut caller);
     let removed = "do $$ begin
         for attempt in 1..2000 loop
             exit when not exists (select from net._http_response where id = 1);
@@ -86,7 +86,7 @@ async fn queue_without_the_trigger_of_the_extension_is_read_each_second() {
     let mut caller = Caller::new().await;
     let drop = "drop trigger announce_requests on net.http_request_queue";
     caller.database.batch_execute(drop).await.unwrap();
-    let mut again = on_another_node(&mut caller).await;
+    let mut again = on_another_node(&mut caller);
     let get = format!("net.http_get('{}')", caller.receiver.url("/echo"));
     // The first may be found by the start of the sender. With the trigger's look each 30 seconds,
     // the others would take 30 seconds each, and none returns before.

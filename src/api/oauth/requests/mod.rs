@@ -498,24 +498,29 @@ pub async fn deny(
     context: &ApiContext,
     request: &AuthorizationRequest,
     respondent: Respondent,
+    audit: &Recorder,
 ) -> Result<String, Error> {
+    let doing = "denying an authorization request";
     request.check_answerable(respondent)?;
-    let sql =
-        "update oauth_requests set done_at = $2 where id = $1 and done_at is null returning id";
-    let rows = context
-        .db
-        .query(sql, &[&request.id, &context.clock.now()])
-        .await
-        .context("denying an authorization request")?;
-    if rows.is_empty() {
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "update oauth_requests set done_at = $2 where id = $1 and done_at is null";
+    let denied = transaction
+        .execute(sql, &[&request.id, &context.clock.now()])
+        .await;
+    if denied.context(doing)? == 0 {
         return Err(Error::Rejected(
             "The request was already answered, or is expired".into(),
         ));
     }
-    Ok(request.redirect_with(&[
+    let url = request.redirect_with(&[
         ("error", "access_denied"),
         ("error_description", "The user denied the request."),
-    ]))
+    ]);
+    audit.result(&url);
+    audit.record_key(&transaction).await?;
+    transaction.commit().await.context(doing)?;
+    Ok(url)
 }
 
 #[cfg(test)]

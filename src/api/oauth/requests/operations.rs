@@ -201,11 +201,13 @@ async fn deny_request(
     PathId(id): PathId,
     user: User,
     context: ApiContext,
+    audit: Arc<Recorder>,
 ) -> Result<Json<RedirectResponse>, Error> {
     let request = find(&context.db, id, context.clock.now()).await?;
-    Ok(Json(RedirectResponse {
-        url: deny(&context, &request, respondent(&user)).await?,
-    }))
+    let view = |url| Json(RedirectResponse { url });
+    audit.answer_with(move |url: &String| view(url.clone()).respond());
+    let url = deny(&context, &request, respondent(&user), &audit).await?;
+    Ok(view(url))
 }
 
 /// The query of pages that show a request.

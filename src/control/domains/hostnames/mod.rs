@@ -495,7 +495,7 @@ async fn write(
     Ok(is_written)
 }
 
-/// Writes a hostname that got no certificate, as [`write`] does, with the event.
+/// Writes a hostname that got no certificate, as [`write()`] does, with the event.
 async fn write_refused(
     context: &ControlContext,
     from: State,
