@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use chrono::TimeDelta;
+use chrono::{SubsecRound, TimeDelta};
 use serde_json::Value;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
@@ -127,7 +127,8 @@ pub(super) async fn create(
             headers,
         },
         created_by,
-        created_at: now,
+        // As stored.
+        created_at: now.trunc_subsecs(6),
     };
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;

@@ -17,8 +17,9 @@ const HEAD: &str = "\
 # Check it with `gantry server-config check --config FILE`.
 #
 # Lines that begin with `# ` and a word are explanations; settings that begin with `#` and a name
-# have their default. `${NAME}` is replaced by an environment variable, and `$$` is a dollar sign. A
-# secret can be `file:PATH`, the content of a file that other accounts cannot read.
+# have their default, or an empty value if they have none. `${NAME}` is replaced by an environment
+# variable, and `$$` is a dollar sign. A secret can be `file:PATH`, the content of a file that other
+# accounts cannot read.
 #
 # Keys are written with their section, as in `api.listen`. Sections can be tables instead: [api].
 ";
@@ -56,12 +57,8 @@ fn banner(text: &mut String, title: &str) {
 fn entry(text: &mut String, setting: &Setting) {
     text.push('\n');
     let mut line = String::from("#");
-    let details = details(setting);
-    for word in setting
-        .help
-        .split_whitespace()
-        .chain(details.split_whitespace())
-    {
+    let explained = format!("{}{}", setting.help, details(setting));
+    for word in explained.split_whitespace() {
         if line.chars().count() + 1 + word.chars().count() > LINE_CHARACTERS_MAX {
             *text += &line;
             text.push('\n');
