@@ -24,6 +24,9 @@ use crate::app::config::{
 /// Name of the subcommand with all settings.
 const SERVE: &str = "serve";
 
+/// Environment variable with the configuration file.
+pub(super) const FILE_VARIABLE: &str = "GANTRY_CONFIG";
+
 /// A command line.
 #[derive(Debug, Clone)]
 pub(super) struct CommandLine(Vec<OsString>);
@@ -130,6 +133,10 @@ impl CommandLine {
 
     /// Parses it, with the values of the configuration file that it names.
     pub(super) fn parse(&self) -> Result<ParsedCommand, ParseError> {
+        // Servers and services are started by commands of this binary, so others cost no time.
+        if !self.may_name_file() {
+            return self.parse_with(None);
+        }
         let given = Cli::command()
             .ignore_errors(true)
             .try_get_matches_from(&self.0);
@@ -138,6 +145,11 @@ impl CommandLine {
         };
         let file = ConfigFile::read(&file, &settings(), &variable).map_err(ParseError::File)?;
         self.parse_with(Some(&file))
+    }
+
+    fn may_name_file(&self) -> bool {
+        let is_option = |argument: &OsString| argument.to_string_lossy().starts_with("--config");
+        env::var_os(FILE_VARIABLE).is_some() || self.0.iter().any(is_option)
     }
 
     /// Parses it, with the values of a file for settings without flag and variable.

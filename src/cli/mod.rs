@@ -63,7 +63,7 @@ pub struct Cli {
 
     /// Configuration file (TOML) with settings for which neither flag nor variable is given.
     /// `gantry server-config example` prints one with every setting.
-    #[arg(long, env = "GANTRY_CONFIG", global = true, value_name = "FILE")]
+    #[arg(long, env = command_line::FILE_VARIABLE, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 

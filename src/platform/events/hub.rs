@@ -139,7 +139,11 @@ impl EventHub {
     }
 
     async fn refresh(&self, db: &Db) -> Result<(), Error> {
-        let ids: Vec<i64> = self.heads.lock().keys().map(|id| id.0).collect();
+        let ids: Vec<i64> = {
+            let mut heads = self.heads.lock();
+            heads.retain(|_, head| head.receiver_count() > 0);
+            heads.keys().map(|id| id.0).collect()
+        };
         if ids.is_empty() {
             return Ok(());
         }
