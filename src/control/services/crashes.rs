@@ -4,8 +4,10 @@
 //! The end of a process is one unit, shared by the callers that it is charged to. The part of a
 //! caller is smaller the more of its requests the process answered before, and never more than an
 //! equal one: a caller cannot move its charges to others by many harmless requests. A caller with
-//! [`CALLER_UNITS_MAX`] units within [`WINDOW`] is limited. A version with [`ENDS_MAX`] ends within
-//! it is slowed for all callers. Pure, with the time as a parameter.
+//! [`CALLER_UNITS_MAX`] units within [`WINDOW`] is limited. One end limits one caller, the one with
+//! the most units, and the others are charged anew from then on. While several have the same units,
+//! the next ends decide, up to [`SHARED_UNITS_MAX`]. A version with [`ENDS_MAX`] ends within the
+//! window is slowed for all callers. Pure, with the time as a parameter.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,6 +28,8 @@ pub(super) const WINDOW: Ticks = 60_000;
 const UNIT: u32 = 1000;
 /// Ended processes within the window after which a caller is limited.
 const CALLER_UNITS_MAX: u32 = 3;
+/// The same, if another caller has as many.
+const SHARED_UNITS_MAX: u32 = 2 * CALLER_UNITS_MAX;
 /// Ended processes of a version within the window after which it is slowed.
 const ENDS_MAX: usize = 20;
 /// Distance between the starts of a slowed version, in milliseconds.
@@ -74,6 +78,8 @@ struct ScopeCrashes {
     ends: VecDeque<Ticks>,
     /// Times and shares of the charges of a caller.
     callers: HashMap<CallerKey, VecDeque<(Ticks, u32)>>,
+    /// Limited callers, and the time until which they are.
+    limited: HashMap<CallerKey, Ticks>,
     /// The earliest time of the next start while it is slowed.
     next_start: Ticks,
 }
@@ -93,6 +99,7 @@ impl ScopeCrashes {
             }
             !charges.is_empty()
         });
+        self.limited.retain(|_, until| *until > now);
     }
 
     fn record(&mut self, charged: &[ChargedCaller], now: Ticks) -> Ticks {
@@ -128,6 +135,7 @@ impl ScopeCrashes {
             }
             charges.push_back((now, share));
         }
+        self.limit_one(charged, now);
         if self.ends.len() < ENDS_MAX {
             return now;
         }
@@ -136,17 +144,60 @@ impl ScopeCrashes {
         start_at
     }
 
+    /// Limits the caller of an end with the most units, if it has enough of them, and removes the
+    /// charges of the others: callers whose requests are always in flight beside it would be
+    /// limited with it otherwise. While two callers have the same units, the next ends decide.
+    fn limit_one(&mut self, charged: &[ChargedCaller], now: Ticks) {
+        let units = |caller: ServiceCaller| {
+            let units = caller_keys(caller).map(|key| self.units(key, now));
+            units.max().unwrap_or(0)
+        };
+        let callers = || charged.iter().map(|one| one.caller);
+        let Some(most) = callers().max_by_key(|caller| units(*caller)) else {
+            return;
+        };
+        let keys: Vec<CallerKey> = caller_keys(most).collect();
+        let is_other =
+            |caller: &ServiceCaller| !caller_keys(*caller).any(|key| keys.contains(&key));
+        let is_shared = callers()
+            .filter(is_other)
+            .any(|other| units(other) == units(most));
+        let units_max = if is_shared {
+            SHARED_UNITS_MAX
+        } else {
+            CALLER_UNITS_MAX
+        };
+        if units(most) < units_max * UNIT {
+            return;
+        }
+        for key in &keys {
+            if let Some(until) = self.limit_end(*key, now) {
+                self.limited.insert(*key, until);
+            }
+        }
+        for key in callers().filter(is_other).flat_map(caller_keys) {
+            self.callers.remove(&key);
+        }
+    }
+
+    /// Returns the units of a caller within the window, in parts of [`UNIT`].
+    fn units(&self, key: CallerKey, now: Ticks) -> u32 {
+        let charges = self.callers.get(&key).into_iter().flatten();
+        let current = charges.filter(|(then, _)| !is_over(*then, now));
+        current.map(|(_, share)| share).sum()
+    }
+
     /// Returns whether the program is slowed for all callers.
     fn is_slowed(&self, now: Ticks) -> bool {
         let current = self.ends.iter().filter(|then| !is_over(**then, now));
         current.count() >= ENDS_MAX
     }
 
-    /// Returns when a caller is no longer limited, if it is now.
-    fn limited_until(&self, key: CallerKey, now: Ticks) -> Option<Ticks> {
+    /// Returns when enough charges of a caller have expired, if it has too many.
+    fn limit_end(&self, key: CallerKey, now: Ticks) -> Option<Ticks> {
         let charges = self.callers.get(&key)?;
         let current = charges.iter().filter(|(then, _)| !is_over(*then, now));
-        let mut sum: u32 = current.clone().map(|(_, share)| share).sum();
+        let mut sum = self.units(key, now);
         let mut until = None;
         for (then, share) in current {
             if sum < CALLER_UNITS_MAX * UNIT {
@@ -189,8 +240,8 @@ impl CrashTable {
         }
         let scopes = self.scopes.lock();
         let crashes = scopes.get(&scope)?;
-        let until = caller_keys(caller).filter_map(|key| crashes.limited_until(key, now));
-        let millis = until.max()?.saturating_sub(now);
+        let until = caller_keys(caller).filter_map(|key| crashes.limited.get(&key));
+        let millis = until.max()?.checked_sub(now).filter(|left| *left > 0)?;
         Some(u32::try_from(millis.div_ceil(1000)).unwrap_or(u32::MAX))
     }
 
@@ -257,6 +308,41 @@ mod tests {
             table.record(SCOPE, &end([0, 20, 20, 20]), 0);
         }
         assert!((2..=4).all(|other| table.limited(SCOPE, caller(other), 0).is_none()));
+    }
+
+    #[test]
+    fn callers_always_in_flight_are_not_limited_with_the_one_that_ends_processes() {
+        let table = CrashTable::default();
+        // No process answers anything before it ends, until one answers the second caller.
+        for _ in 0..8 {
+            table.record(SCOPE, &charged([caller(1), caller(2)]), 0);
+            assert_eq!(table.limited(SCOPE, caller(1), 0), None);
+            assert_eq!(table.limited(SCOPE, caller(2), 0), None);
+        }
+        let [first, second, ..] = end([0, 1, 0, 0]);
+        table.record(SCOPE, &[first, second], 0);
+        assert!(table.limited(SCOPE, caller(1), 0).is_some());
+        for _ in 0..2 {
+            // Charged anew.
+            table.record(SCOPE, &charged([caller(2)]), 0);
+            assert_eq!(table.limited(SCOPE, caller(2), 0), None);
+        }
+    }
+
+    #[test]
+    fn callers_that_always_end_processes_together_are_limited() {
+        let table = CrashTable::default();
+        let is_limited = |last| table.limited(SCOPE, caller(last), 0).is_some();
+        for _ in 0..12 {
+            assert!(!is_limited(1) && !is_limited(2));
+            table.record(SCOPE, &charged([caller(1), caller(2)]), 0);
+        }
+        assert!(is_limited(1) != is_limited(2), "one at a time");
+        let other = if is_limited(1) { 2 } else { 1 };
+        for _ in 0..3 {
+            table.record(SCOPE, &charged([caller(other)]), 0);
+        }
+        assert!(is_limited(other));
     }
 
     #[test]

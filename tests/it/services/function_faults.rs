@@ -288,13 +288,15 @@ async fn caller_whose_requests_end_the_process_leaves_others_their_answers() {
     let (hostile, others) = tokio::join!(hostile, others);
     let ended = hostile.iter().filter(|one| one.status == 500).count();
     let limited = hostile.iter().find(|one| one.status == 429).unwrap();
-    // Three units, each of which the requests in flight of up to four callers share.
-    assert!((3..=12).contains(&ended), "{ended}");
+    // Three units, each of which the requests in flight of up to four callers share. More, while
+    // another caller has as many, but fewer than slow the version.
+    assert!((3..20).contains(&ended), "{ended}");
     assert!(limited.head.contains("retry-after: "), "{limited:?}");
     assert_eq!(limited.json()["code"], "WORKER_ERROR_LIMIT");
     let succeeded = others.iter().filter(|one| one.status == 200).count();
     let percent = succeeded * 100 / others.len();
-    assert!(percent >= 95, "{succeeded} of {}", others.len());
+    let failed = others.iter().find(|one| one.status != 200);
+    assert!(percent >= 95, "{succeeded} of {}, {failed:?}", others.len());
     // A request in flight fails alone, and the spare answers the next one.
     let answer = from(9, "/shared/exit").await;
     assert_eq!(
