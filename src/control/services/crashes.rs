@@ -28,7 +28,7 @@ pub(super) const WINDOW: Ticks = 60_000;
 const UNIT: u32 = 1000;
 /// Ended processes within the window after which a caller is limited.
 const CALLER_UNITS_MAX: u32 = 3;
-/// The same, if another caller has as many.
+/// Ended processes after which a caller is limited while another one has as many.
 const SHARED_UNITS_MAX: u32 = 2 * CALLER_UNITS_MAX;
 /// Ended processes of a version within the window after which it is slowed.
 const ENDS_MAX: usize = 20;
@@ -145,7 +145,7 @@ impl ScopeCrashes {
     }
 
     /// Limits the caller of an end with the most units, if it has enough of them, and removes the
-    /// charges of the others: callers whose requests are always in flight beside it would be
+    /// charges of the others: callers with requests always in flight beside it would be
     /// limited with it otherwise. While two callers have the same units, the next ends decide.
     fn limit_one(&mut self, charged: &[ChargedCaller], now: Ticks) {
         let units = |caller: ServiceCaller| {
