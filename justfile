@@ -46,6 +46,15 @@ logs-differential *arguments:
 network: build
     tests/network/run
 
+# Debian package of the release build, with debug symbols apart: target/debian. Takes half an hour
+dist:
+    cargo build --profile dist --bin gantry
+    bin/package {{target}}/dist/gantry {{target}}/debian/
+
+# The Debian package of the debug build, installed, used, upgraded and removed on fresh systems. Needs root
+package-test *suites: build
+    tests/package/run {{gantry}} {{suites}}
+
 # Formatting
 fmt:
     cargo fmt --all

@@ -4,11 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
 use gantry_node::{
-    clusters::{Control, Home},
+    clusters::Home,
     engines::{Engine, extensions},
     supervisor::{Account, namespaces_available, sandbox_available},
 };
-use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::{
     net::{TcpStream, lookup_host},
@@ -16,10 +15,9 @@ use tokio::{
 };
 
 use crate::{
-    app::config::{Config, ControlOptions},
-    cli::{listeners::can_bind, output::Output, serve},
+    app::config::Config,
+    cli::{control, listeners::can_bind, output::Output, serve},
     control::installation,
-    platform::db::Db,
 };
 
 #[derive(Debug, Args)]
@@ -31,18 +29,19 @@ pub(super) struct CheckCommand {
     output: Output,
 }
 
+/// A requirement of Gantry.
 #[derive(Debug, Serialize)]
-struct Requirement {
-    what: &'static str,
-    ok: bool,
-    /// Whether Gantry can start without this requirement.
-    needed: bool,
-    detail: String,
+pub(super) struct Requirement {
+    pub(super) what: &'static str,
+    pub(super) ok: bool,
+    /// Whether Gantry cannot start without this requirement.
+    pub(super) needed: bool,
+    pub(super) detail: String,
 }
 
 impl CheckCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let findings = self.check_all().await;
+        let findings = requirements(&self.config).await;
         let line = |finding: &Requirement| {
             let mark = if finding.ok {
                 "ok  "
@@ -65,77 +64,74 @@ impl CheckCommand {
             missing => anyhow::bail!("{missing} required checks failed"),
         }
     }
+}
 
-    async fn check_all(&self) -> Vec<Requirement> {
-        let control = &self.config.control;
-        let engine = serve::installed(&self.config)
-            .and_then(|installed| installed.offer(serve::old_versions(&self.config)));
-        let home = control.home();
-        let address = self.config.api.listen;
-        let free = can_bind(address).await;
-        let extensions = match &engine {
-            Ok(engines) => extensions(engines.default_engine()),
-            Err(_) => Requirement {
-                what: "extensions",
-                ok: false,
-                needed: false,
-                detail: "no engine for projects".to_owned(),
+/// Checks the requirements of a server with these settings.
+pub(super) async fn requirements(config: &Config) -> Vec<Requirement> {
+    let engine =
+        serve::installed(config).and_then(|installed| installed.offer(serve::old_versions(config)));
+    let home = config.control.home();
+    let address = config.api.listen;
+    let free = can_bind(address).await;
+    let extensions = match &engine {
+        Ok(engines) => extensions(engines.default_engine()),
+        Err(_) => Requirement {
+            what: "extensions",
+            ok: false,
+            needed: false,
+            detail: "no engine for projects".to_owned(),
+        },
+    };
+    let mut findings = vec![
+        needed(
+            "postgresql",
+            engine.map(|engines| engines.default_engine().to_string()),
+        ),
+        extensions,
+        needed(
+            "account",
+            Account::for_servers().map(|account| format!("servers run as {}", account.name)),
+        ),
+        needed(
+            "data folder",
+            if Home::reachable(&home) {
+                Ok(home.display().to_string())
+            } else {
+                Err(format!("{} is closed to servers", home.display()))
             },
-        };
-        let mut findings = vec![
-            needed(
-                "postgresql",
-                engine.map(|engines| engines.default_engine().to_string()),
-            ),
-            extensions,
-            needed(
-                "account",
-                Account::for_servers().map(|account| format!("servers run as {}", account.name)),
-            ),
-            needed(
-                "data folder",
-                if Home::reachable(&home) {
-                    Ok(home.display().to_string())
-                } else {
-                    Err(format!("{} is closed to servers", home.display()))
-                },
-            ),
-            needed(
-                "transport",
-                self.config.check().map(|()| format!("{address}")),
-            ),
-            Requirement {
-                what: "address",
-                ok: free,
-                needed: false,
-                detail: if free {
-                    format!("{address} is free")
-                } else {
-                    format!("{address} is in use, possibly by Gantry itself")
-                },
+        ),
+        needed("transport", config.check().map(|()| format!("{address}"))),
+        Requirement {
+            what: "address",
+            ok: free,
+            needed: false,
+            detail: if free {
+                format!("{address} is free")
+            } else {
+                format!("{address} is in use, possibly by Gantry itself")
             },
-            isolation(),
-            Requirement {
-                what: "sandbox",
-                ok: sandbox_available(),
-                needed: false,
-                detail: if sandbox_available() {
-                    "Landlock and seccomp confine project clusters".into()
-                } else {
-                    "Landlock or seccomp is not available: project clusters are not confined".into()
-                },
+        },
+        isolation(),
+        Requirement {
+            what: "sandbox",
+            ok: sandbox_available(),
+            needed: false,
+            detail: if sandbox_available() {
+                "Landlock and seccomp confine project clusters".into()
+            } else {
+                "Landlock or seccomp is not available: project clusters are not confined".into()
             },
-            namespaces(),
-        ];
-        findings.push(backups(&self.config).await);
-        if !self.config.databases.db_listen.is_empty() {
-            findings.push(database_name(&self.config).await);
-        }
-        if !self.config.edge.edge_https_listen.is_empty() {
-            findings.push(service_names(&self.config.projects.project_domain).await);
-        }
-        findings
+        },
+        namespaces(),
+    ];
+    findings.push(backups(config).await);
+    if !config.databases.db_listen.is_empty() {
+        findings.push(database_name(config).await);
     }
+    if !config.edge.edge_https_listen.is_empty() {
+        findings.push(service_names(&config.projects.project_domain).await);
+    }
+    findings
 }
 
 /// Checks whether the code of projects sees names of its own instead of those of the machine.
@@ -185,7 +181,7 @@ async fn can_recover(config: &Config) -> Result<String, String> {
     let shown = place.backups_url.clone();
     let shown = shown.unwrap_or_else(|| folder.display().to_string());
     let asked = async {
-        let db = running_control(&config.control)?;
+        let db = control::running(&config.control).ok()?;
         installation::key_is_exported(&db).await.ok()
     };
     match timeout(DATABASE_TIMEOUT, asked).await.ok().flatten() {
@@ -197,19 +193,6 @@ async fn can_recover(config: &Config) -> Result<String, String> {
             "stored in {shown}; whether the sealing key was exported is only known while the server runs"
         )),
     }
-}
-
-/// Connects to the control database of a running server on its first use.
-fn running_control(control: &ControlOptions) -> Option<Db> {
-    let url = control
-        .database_url
-        .as_ref()
-        .map(|url| url.expose_secret().parse());
-    let config = match url {
-        Some(url) => url.ok()?,
-        None => Control::config_in(&control.home().canonicalize().ok()?),
-    };
-    Db::new(config).ok()
 }
 
 /// Checks whether clients reach databases by name: the host in connection strings resolves, and its

@@ -24,6 +24,9 @@ use crate::app::config::{
 /// Name of the subcommand with all settings.
 const SERVE: &str = "serve";
 
+/// Name of the subcommand that works with an invalid configuration file and reads it by itself.
+const DOCTOR: &str = "doctor";
+
 /// Environment variable with the configuration file.
 pub(super) const FILE_VARIABLE: &str = "GANTRY_CONFIG";
 
@@ -116,6 +119,23 @@ pub(super) fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
+/// Returns the values of environment variables with names of secrets. Those of settings that are no
+/// secrets are left out: they name files.
+pub(super) fn secret_variables() -> Vec<String> {
+    const PARTS: [&str; 4] = ["SECRET", "PASSWORD", "TOKEN", "_KEY"];
+    let settings = settings();
+    let is_secret = |name: &OsString| {
+        let name = name.to_string_lossy().to_uppercase();
+        let mut plain = settings.iter().filter(|setting| !setting.is_secret);
+        PARTS.iter().any(|part| name.contains(part))
+            && !plain.any(|setting| setting.variable == name)
+    };
+    let secrets = env::vars_os().filter(|(name, _)| is_secret(name));
+    secrets
+        .map(|(_, value)| value.to_string_lossy().into_owned())
+        .collect()
+}
+
 impl CommandLine {
     /// Returns the command line of this process.
     pub(super) fn of_process() -> Self {
@@ -196,7 +216,7 @@ impl CommandLine {
 fn config_file(matches: &ArgMatches) -> Option<PathBuf> {
     let definition = Cli::command();
     let (command, innermost) = innermost(&definition, matches);
-    if command.is_hide_set() {
+    if command.is_hide_set() || command.get_name() == DOCTOR {
         return None;
     }
     innermost.get_one::<PathBuf>("config").cloned()

@@ -11,7 +11,7 @@ use gantry_node::{
     error::ClusterError,
     supervisor::{Account, Launcher},
 };
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::{app::config::ControlOptions, control::installation::recovery, platform::db::Db};
 
@@ -53,12 +53,8 @@ impl OpenControl {
 
     async fn connect(options: &ControlOptions) -> anyhow::Result<Self> {
         if let Some(url) = &options.database_url {
-            let config = url
-                .expose_secret()
-                .parse::<tokio_postgres::Config>()
-                .context("--database-url is not a PostgreSQL URL")?;
             return Ok(Self {
-                db: Db::new(config)?,
+                db: Db::new(parsed(url)?)?,
                 started: None,
             });
         }
@@ -90,6 +86,23 @@ impl OpenControl {
         }
         Ok(())
     }
+}
+
+/// Returns the control database without starting a control cluster. Connects on first use.
+pub(super) fn running(options: &ControlOptions) -> anyhow::Result<Db> {
+    let config = if let Some(url) = &options.database_url {
+        parsed(url)?
+    } else {
+        let home = options.home();
+        let dir = home.canonicalize();
+        Control::config_in(&dir.with_context(|| format!("cannot open {}", home.display()))?)
+    };
+    Ok(Db::new(config)?)
+}
+
+fn parsed(url: &SecretString) -> anyhow::Result<tokio_postgres::Config> {
+    let parsed = url.expose_secret().parse();
+    parsed.context("--database-url is not a PostgreSQL URL")
 }
 
 /// Starts the embedded control cluster of an open data folder, unless it runs.

@@ -78,7 +78,7 @@ fn pooler_host(project_domain: &str) -> String {
     }
 }
 
-fn replace(file: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
+pub(super) fn replace(file: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     let unfinished = file.with_extension("tmp");
     let write = || {
         let _ = fs::remove_file(&unfinished);

@@ -11,7 +11,7 @@ use crate::{
         reference::{events::events, settings::settings, tables},
     },
     app::config,
-    cli::command_line,
+    cli::{command_line, package_files},
     platform::{context::PublishedLinks, http::openapi::document},
 };
 
@@ -23,6 +23,10 @@ pub(super) struct GenerateCommand {
     /// Root folder of the generated files.
     #[arg(long, default_value = ".", value_name = "DIR")]
     dir: PathBuf,
+    /// Write the files of a package instead into this folder: man pages, completions and the
+    /// example of a configuration file.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["check", "dir"])]
+    package: Option<PathBuf>,
 }
 
 /// Returns the path and content of every generated file.
@@ -64,6 +68,9 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
 
 impl GenerateCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
+        if let Some(dir) = self.package {
+            return package_files::write(&dir);
+        }
         let mut stale = Vec::new();
         for (name, text) in files()? {
             let file = self.dir.join(&name);

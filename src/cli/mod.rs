@@ -11,6 +11,7 @@ mod config;
 mod control;
 mod databases;
 mod dev;
+mod doctor;
 mod edges;
 mod engine;
 mod extension;
@@ -18,6 +19,7 @@ mod files;
 mod generate;
 mod hostname;
 mod import;
+mod init;
 mod key;
 mod key_check;
 mod limits;
@@ -26,6 +28,7 @@ mod logs;
 mod moves;
 mod node;
 mod output;
+mod package_files;
 mod project;
 mod recover;
 mod secret;
@@ -73,6 +76,8 @@ enum Command {
     Dev(dev::DevCommand),
     /// Start the server for production.
     Serve(Box<Config>),
+    /// Write the configuration file of a first production server, and show the next steps.
+    Init(Box<init::InitCommand>),
     /// Show nodes, projects by state, open work, backups and certificates.
     Status(status::StatusCommand),
     /// Check, show and compare configuration files of the server.
@@ -151,6 +156,13 @@ enum Command {
     Service(service::ServiceCommand),
     /// Check the requirements of this machine.
     Check(check::CheckCommand),
+    /// Print the completion script of a shell.
+    Completion(package_files::CompletionCommand),
+    /// Examine an installation: configuration, machine, control database, projects and backups.
+    ///
+    /// Problems come first, each with its remedy; the exit code is 1 if there is one. Neither a
+    /// running server nor root is needed. It takes the options of `gantry serve`.
+    Doctor(doctor::DoctorCommand),
     /// Replace this process with a PostgreSQL server. Internal: used to start servers.
     #[command(hide = true)]
     Launch(LaunchPlan),
@@ -200,6 +212,7 @@ pub fn main() -> ExitCode {
                 Box::pin(serve::serve(*config, loaded)).await
             }
             Command::ServerConfig(command) => command.run(config),
+            Command::Doctor(doctor) => Box::pin(doctor.run(&line, values, config)).await,
             other => run(other).await,
         }
     });
@@ -219,6 +232,8 @@ impl Command {
                 | Self::Check(_)
                 | Self::Config(_)
                 | Self::ServerConfig(_)
+                | Self::Init(_)
+                | Self::Completion(_)
         )
     }
 }
@@ -253,9 +268,15 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Extension(extension) => extension.run().await,
         Command::Service(service) => service.run().await,
         Command::Check(check) => check.run().await,
+        Command::Init(init) => init.run(),
+        Command::Completion(completion) => {
+            completion.run();
+            Ok(())
+        }
         Command::WithPostgres(with) => with.run().await,
         Command::Serve(_)
         | Command::ServerConfig(_)
+        | Command::Doctor(_)
         | Command::Launch(_)
         | Command::LaunchService(_)
         | Command::LaunchUpgrade(_) => anyhow::bail!("this command is run by `main`"),

@@ -1,6 +1,10 @@
 //! `gantry server-config`: configuration files of the server.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -8,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     Command,
-    command_line::{CommandLine, ParseError, ParsedCommand, settings, variable},
+    command_line::{CommandLine, ParseError, ParsedCommand, SettingValue, settings, variable},
     output::Output,
 };
 use crate::app::config::{
@@ -53,7 +57,7 @@ pub(super) enum ServerConfigCommand {
 
 /// A setting with its value.
 #[derive(Debug, Serialize)]
-struct ShownValue {
+pub(super) struct ShownValue {
     setting: String,
     value: String,
     source: &'static str,
@@ -108,35 +112,44 @@ fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn problems(path: &Path) -> Vec<String> {
+pub(super) fn problems(path: &Path) -> Vec<String> {
+    let (mut problems, parsed) = parsed_without_problems(&CommandLine::serve(None), path);
+    if let Some(parsed) = parsed
+        && let Command::Serve(config) = parsed.cli.command
+        && let Err(error) = config.check()
+    {
+        problems.push(format!("{}: {error}", path.display()));
+    }
+    problems
+}
+
+/// Returns all problems of a file, and the command line with those values that are valid. `None` if
+/// the file is invalid as a whole.
+pub(super) fn parsed_without_problems(
+    line: &CommandLine,
+    path: &Path,
+) -> (Vec<String>, Option<ParsedCommand>) {
     let text = |error: ConfigFileError| error.to_string();
     let mut file = match ConfigFile::read(path, &settings(), &variable) {
         Ok(file) => file,
-        Err(errors) => return errors.into_iter().map(text).collect(),
+        Err(errors) => return (errors.into_iter().map(text).collect(), None),
     };
-    let line = CommandLine::serve(None);
     let mut problems = Vec::new();
+    // Ends, because each rejected value is removed.
     loop {
         match line.parse_with(Some(&file)) {
-            Ok(parsed) => {
-                if let Command::Serve(config) = parsed.cli.command
-                    && let Err(error) = config.check()
-                {
-                    problems.push(format!("{}: {error}", path.display()));
-                }
-                return problems;
-            }
+            Ok(parsed) => return (problems, Some(parsed)),
             Err(ParseError::Rejected { error, flag }) => {
                 problems.push(error.to_string());
                 file = file.without(&flag);
             }
             Err(ParseError::File(errors)) => {
                 problems.extend(errors.into_iter().map(text));
-                return problems;
+                return (problems, None);
             }
             Err(ParseError::Arguments(error)) => {
                 problems.push(format!("{}: {error}", path.display()));
-                return problems;
+                return (problems, None);
             }
         }
     }
@@ -148,27 +161,35 @@ fn parsed(config: Option<PathBuf>) -> ParsedCommand {
 }
 
 fn show(config: Option<PathBuf>, all: bool, output: Output) -> anyhow::Result<()> {
-    let parsed = parsed(config);
+    let values = shown_values(&parsed(config).values, all);
+    output.print(&values, || {
+        let lines = values.iter().map(ToString::to_string);
+        lines.collect::<Vec<_>>().join("\n")
+    })
+}
+
+/// Returns the values without secrets: those that were given, or all of them.
+pub(super) fn shown_values(values: &BTreeMap<String, SettingValue>, all: bool) -> Vec<ShownValue> {
     let shown = |setting: Setting| {
-        let value = parsed.values.get(&setting.flag)?;
+        let value = values.get(&setting.flag)?;
         (all || !value.source.is_default()).then(|| ShownValue {
             setting: setting.path(),
             value: visible(&setting, &value.text.to_string_lossy()),
             source: value.source.text(),
         })
     };
-    let values: Vec<_> = settings().into_iter().filter_map(shown).collect();
-    output.print(&values, || {
-        let line = |value: &ShownValue| {
-            let ShownValue {
-                setting,
-                value,
-                source,
-            } = value;
-            format!("{setting} = {value}  ({source})")
-        };
-        values.iter().map(line).collect::<Vec<_>>().join("\n")
-    })
+    settings().into_iter().filter_map(shown).collect()
+}
+
+impl fmt::Display for ShownValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            setting,
+            value,
+            source,
+        } = self;
+        write!(f, "{setting} = {value}  ({source})")
+    }
 }
 
 fn diff(config: PathBuf, other: PathBuf, output: Output) -> anyhow::Result<()> {

@@ -88,6 +88,15 @@ impl From<tokio_postgres::Error> for QueryError {
     }
 }
 
+/// Versions of the schema: numbers of migrations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchemaVersions {
+    /// The newest applied migration. `None`: none was applied.
+    pub applied: Option<i32>,
+    /// The newest migration of this binary.
+    pub known: i32,
+}
+
 /// A parameter of a statement.
 pub type Param<'a> = &'a (dyn ToSql + Sync);
 
@@ -196,11 +205,7 @@ impl Db {
 
     /// As [`Self::migrate`], up to the migration of this number.
     pub async fn migrate_to(&self, version: Option<i32>) -> Result<Vec<String>, Error> {
-        let connected = timeout(FIRST_CONNECT_TIMEOUT, self.dedicated(NAME))
-            .await
-            .map_err(|_| Error::control_database_away())?;
-        let (mut client, connection) = connected.map_err(|error| unreachable(&error))?;
-        let driver = tokio::spawn(connection);
+        let (mut client, driver) = self.first_connection().await?;
         // A session lock is released when the connection ends for any reason.
         client
             .execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK])
@@ -219,6 +224,39 @@ impl Db {
             .iter()
             .map(ToString::to_string)
             .collect())
+    }
+
+    /// Returns the version of the schema, and that of this binary. An error has the reason why the
+    /// database cannot be reached.
+    pub async fn schema_versions(&self) -> Result<SchemaVersions, Error> {
+        let (client, driver) = self.first_connection().await?;
+        let sql = "select max(version) from refinery_schema_history";
+        let found = client.query_one(sql, &[]).await;
+        drop(client);
+        driver.abort();
+        let applied = match found {
+            Ok(row) => row.get(0),
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => None,
+            Err(error) => return Err(error).context("reading the version of the schema"),
+        };
+        let runner = embedded::migrations::runner();
+        let known = runner.get_migrations().iter();
+        let known = known.map(refinery::Migration::version).max();
+        Ok(SchemaVersions {
+            applied,
+            known: known.unwrap_or_default(),
+        })
+    }
+
+    /// Opens a connection of its own, with the reason if that fails.
+    async fn first_connection(
+        &self,
+    ) -> Result<(Client, JoinHandle<Result<(), tokio_postgres::Error>>), Error> {
+        let connected = timeout(FIRST_CONNECT_TIMEOUT, self.dedicated(NAME))
+            .await
+            .map_err(|_| Error::control_database_away())?;
+        let (client, connection) = connected.map_err(|error| unreachable(&error))?;
+        Ok((client, tokio::spawn(connection)))
     }
 
     /// Closes every connection for a shutdown.

@@ -10,6 +10,7 @@ mod crash;
 mod crash_kept;
 mod damaged_logs;
 mod dev;
+mod doctor;
 mod drains;
 mod events;
 mod fleet;

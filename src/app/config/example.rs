@@ -1,6 +1,6 @@
 //! The commented example of a configuration file, and its JSON Schema.
 
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
 use serde_json::{Map, Value, json};
 
@@ -50,11 +50,47 @@ pub fn example(settings: &[Setting]) -> String {
     text
 }
 
+/// Returns the file of a first production server: the settings with a value, and as comments those
+/// others that are usually set first. Returns an error for a value without a setting.
+pub fn first_file(
+    settings: &[Setting],
+    values: &BTreeMap<&str, toml::Value>,
+) -> anyhow::Result<String> {
+    let mut text = HEAD.to_owned();
+    text += "#\n# `gantry server-config example` prints all settings.\n";
+    let mut shown: Vec<&Setting> = settings
+        .iter()
+        .filter(|setting| setting.first().is_some() || values.contains_key(&*setting.path()))
+        .collect();
+    let unknown = values
+        .keys()
+        .find(|path| shown.iter().all(|setting| setting.path() != **path));
+    if let Some(path) = unknown {
+        anyhow::bail!("there is no setting {path}");
+    }
+    shown.sort_by_key(|setting| setting.first().unwrap_or(usize::MAX));
+    for setting in shown {
+        explanation(&mut text, setting);
+        let path = setting.path();
+        let _ = match values.get(&*path) {
+            Some(value) => writeln!(text, "{path} = {value}"),
+            None => writeln!(text, "#{path} = {}", sample(setting)),
+        };
+    }
+    Ok(text)
+}
+
 fn banner(text: &mut String, title: &str) {
     let _ = write!(text, "\n#### {title}\n");
 }
 
 fn entry(text: &mut String, setting: &Setting) {
+    explanation(text, setting);
+    let _ = writeln!(text, "#{} = {}", setting.path(), sample(setting));
+}
+
+/// Adds the description of a setting as comment lines.
+fn explanation(text: &mut String, setting: &Setting) {
     text.push('\n');
     let mut line = String::from("#");
     let explained = format!("{}{}", setting.help, details(setting));
@@ -68,7 +104,7 @@ fn entry(text: &mut String, setting: &Setting) {
         line += word;
     }
     *text += &line;
-    let _ = write!(text, "\n#{} = {}\n", setting.path(), sample(setting));
+    text.push('\n');
 }
 
 /// Returns unit, choices and the way of a change, as sentences.

@@ -26,7 +26,7 @@ const SECRET_BYTES_MAX: u64 = 64 << 10;
 /// Least similarity of a key that an error suggests.
 const SIMILAR: f64 = 0.75;
 /// Permission bits of other accounts than the owner and the group of a file.
-const OTHERS: u32 = 0o007;
+pub const OTHERS: u32 = 0o007;
 
 /// A configuration file.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ pub use backups::{BackupFlags, BackupPlaceFlags};
 pub use control::ControlOptions;
 pub use databases::DatabaseFlags;
 pub use edge::EdgeFlags;
-pub use example::{example, schema};
+pub use example::{example, first_file, schema};
 pub use extensions::{ExtensionOptions, ExtensionsFolder};
 pub use log::ProcessLogFlags;
 pub use logs::LogFlags;

@@ -7,6 +7,8 @@ mod running;
 mod settings;
 mod startup;
 
+use sd_notify::NotifyState;
+
 use self::running::ReceivedSignal;
 pub(super) use self::{
     loaded_config::LoadedConfig,
@@ -27,9 +29,18 @@ pub(super) async fn serve(config: Config, mut loaded: LoadedConfig) -> anyhow::R
         tracing::info!(%address, "accepting requests to project services");
     }
     tracing::info!(address = %running.address, "listening");
+    tell_service_manager(NotifyState::Ready);
     while running.next_signal().await == ReceivedSignal::Reload {
         loaded.reload(&running.log_filter);
     }
+    tell_service_manager(NotifyState::Stopping);
     tracing::info!("stopping; waiting for requests in flight");
     running.stop(ClusterShutdown::Leave).await
+}
+
+/// Tells systemd the state of the server, if that has started it with `Type=notify`.
+fn tell_service_manager(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "the service manager could not be told the state of the server");
+    }
 }

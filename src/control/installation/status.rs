@@ -16,7 +16,7 @@ const LISTED_MAX: i64 = 20;
 /// Age of the shipped log from which a running project's backups are behind.
 const SHIPPED_AGE_MAX: TimeDelta = TimeDelta::minutes(15);
 /// Remaining life from which a certificate is listed.
-const CERTIFICATE_LIFE_MIN: TimeDelta = TimeDelta::days(14);
+pub const CERTIFICATE_LIFE_MIN: TimeDelta = TimeDelta::days(14);
 /// Statuses that need attention.
 const FAULTY: &[&str] = &[
     "ACTIVE_UNHEALTHY",

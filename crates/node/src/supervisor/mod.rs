@@ -29,7 +29,7 @@ pub use self::{
     launcher_arguments::LauncherArguments,
     namespaces::{Namespaces, namespaces_available},
     process::{LaunchRecord, ProcessHandle, reap},
-    sandbox::{Sandbox, SandboxError, sandbox_available},
+    sandbox::{Sandbox, SandboxError, landlock_abi, sandbox_available},
     sandboxed_program::{LaunchError, SandboxedProgram},
     seccomp::{ArgumentRule, ConditionalCall, SeccompError, SystemCalls},
 };

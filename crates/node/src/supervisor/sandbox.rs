@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    path_beneath_rules,
 };
 
 use crate::supervisor::seccomp::{self, SeccompError, SystemCalls};
@@ -158,6 +159,23 @@ impl Sandbox {
         calls
             .apply(self.executes)
             .map_err(|error| SandboxError::Calls(calls.name, error))
+    }
+}
+
+/// Returns the version of the kernel's Landlock ABI, or `None` without Landlock.
+pub fn landlock_abi() -> Option<i32> {
+    // Only the thread that calls is restricted, and it ends.
+    let thread = std::thread::Builder::new().spawn(|| {
+        let ruleset = Ruleset::default().handle_access(AccessFs::Execute)?;
+        let applied = ruleset.create()?.restrict_self()?;
+        Ok::<_, RulesetError>(applied.landlock)
+    });
+    match thread.ok()?.join().ok()?.ok()? {
+        LandlockStatus::Available {
+            effective_abi,
+            kernel_abi,
+        } => kernel_abi.or(Some(effective_abi as i32)),
+        LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => None,
     }
 }
 

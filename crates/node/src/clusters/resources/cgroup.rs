@@ -98,6 +98,21 @@ impl ControlGroups {
         }
     }
 
+    /// Returns the controllers of the group `parent`, by default those of the whole hierarchy.
+    /// Creates and enables nothing.
+    pub fn controllers(parent: Option<&Path>) -> Vec<String> {
+        let parent = parent.unwrap_or(Path::new("/"));
+        let mounts = Mounts::parse(&own_mounts(), &own_control_groups(), Some(parent));
+        let list = mounts.unified.map(|group| group.join("cgroup.controllers"));
+        let list = list.and_then(|list| fs::read_to_string(list).ok());
+        let unified = list.unwrap_or_default();
+        let unified = unified.split_whitespace().map(ToOwned::to_owned);
+        let legacy = mounts.legacy.iter();
+        unified
+            .chain(legacy.map(|hierarchy| hierarchy.controller.to_owned()))
+            .collect()
+    }
+
     /// Description of the mechanism, for the log.
     pub fn name(&self) -> &'static str {
         match self.version {
