@@ -39,6 +39,10 @@ const OPENING: &[(&str, &str)] = &[
         "a command of the operator; there is no server",
     ),
     (
+        "src/cli/doctor/server.rs",
+        "a command of the operator about its own server",
+    ),
+    (
         "src/control/import/settings.rs",
         "a command of the operator; there is no server",
     ),
