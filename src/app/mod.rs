@@ -1,6 +1,7 @@
 //! The application: settings, shared state, the API and background tasks.
 
 pub mod config;
+pub mod monitoring;
 pub mod operator_api;
 
 use std::{future::ready, ops::Deref, sync::Arc, time::Duration};
@@ -36,6 +37,7 @@ use crate::{
         services::{self, state::ServiceOptions},
         temporary_access, third_party_auth,
     },
+    mcp,
     platform::{
         access::{Directory, call_log, last_used},
         context::{PlatformContext, PlatformSettings, PublishedLinks},
@@ -233,13 +235,15 @@ impl App {
     /// Returns the operations of the API and the pages, in the order in which [`Api::new`] numbers
     /// them.
     fn numbered() -> impl Iterator<Item = &'static Endpoint> {
-        let programs = endpoints::all()
-            .iter()
-            .copied()
-            .chain([&endpoints::UNKNOWN]);
+        let programs = Self::programs().chain([&endpoints::UNKNOWN]);
         programs
             .chain(web::pages().iter().copied())
             .chain([&web::NOT_FOUND])
+    }
+
+    /// Returns the operations for programs: those of the API, and the MCP server.
+    fn programs() -> impl Iterator<Item = &'static Endpoint> {
+        endpoints::all().iter().chain(mcp::ENDPOINTS).copied()
     }
 
     /// Returns the API together with the web pages.
@@ -249,7 +253,7 @@ impl App {
         Api::new(
             platform,
             state,
-            endpoints::all(),
+            &Self::programs().collect::<Vec<_>>(),
             &endpoints::UNKNOWN,
             &web::served(),
         )
@@ -280,6 +284,7 @@ impl Background {
         tasks.spawn(backups::upkeep::run(app.control.clone()));
         tasks.spawn(backups::tables::run(app.control.clone()));
         tasks.spawn(installation::run(app.control.clone()));
+        tasks.spawn(installation::status_metrics::run(app.control.clone()));
         tasks.spawn(services::sweep::run(app.control.clone()));
         tasks.spawn(services::functions::watch(app.control.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

@@ -10,7 +10,10 @@ use crate::{
         endpoints,
         reference::{events::events, settings::settings, tables},
     },
-    app::config,
+    app::{
+        config,
+        monitoring::{alerts, dashboard, metrics},
+    },
     cli::{command_line, package_files},
     platform::{context::PublishedLinks, http::openapi::document},
 };
@@ -44,7 +47,14 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         ("docs/reference/errors.md".into(), tables::errors()),
         ("docs/reference/logs.md".into(), tables::logs()),
         ("docs/reference/events.md".into(), events()),
+        ("docs/reference/metrics.md".into(), metrics::reference()),
         ("docs/reference/settings.md".into(), settings()),
+        ("docs/operating/runbook.md".into(), alerts::runbook()),
+        ("dist/monitoring/alerts.yaml".into(), alerts::rules()),
+        (
+            "dist/monitoring/dashboard.json".into(),
+            serde_json::to_string_pretty(&dashboard::dashboard())? + "\n",
+        ),
         (
             "docs/reference/configuration.md".into(),
             config::reference(&server_settings),

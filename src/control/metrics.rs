@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
 
-use crate::platform::telemetry::Metrics;
+use crate::platform::telemetry::{Metric, MetricLabel, Metrics};
 
 /// The origin of a new project's cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +88,47 @@ impl Bound {
     }
 }
 
+/// Values of the label `from`, in the order of [`Origin`].
+const ORIGINS: [&str; 3] = ["server", "folder", "template"];
+/// Values of the label `step`, in the order of [`Step`].
+const STEPS: [&str; 7] = [
+    "create", "start", "ready", "password", "stop", "remove", "upgrade",
+];
+/// Values of the label `bound`, in the order of [`Bound`].
+const BOUNDS: [&str; Bound::ALL.len()] = {
+    let mut names = [""; Bound::ALL.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = Bound::ALL[index].name();
+        index += 1;
+    }
+    names
+};
+
+const PREPARED: Metric = Metric::gauge(
+    "gantry_clusters_prepared",
+    "Clusters that wait in the warm pool for new projects",
+)
+.with_labels(&[MetricLabel::one_of("kind", &["folder", "server"])]);
+const BEGUN: Metric = Metric::counter(
+    "gantry_clusters_begun_total",
+    "Clusters of new projects, by origin",
+)
+.with_labels(&[MetricLabel::one_of("from", &ORIGINS)]);
+const STEP_SECONDS: Metric = Metric::histogram(
+    "gantry_cluster_step_seconds",
+    "Duration of the steps of the reconciler",
+)
+.with_labels(&[MetricLabel::one_of("step", &STEPS)]);
+const BOUNDS_REACHED: Metric = Metric::counter(
+    "gantry_project_bounds_reached_total",
+    "Projects that reached a limit of their resources",
+)
+.with_labels(&[MetricLabel::one_of("bound", &BOUNDS)]);
+
+/// Metrics of clusters.
+pub const METRICS: &[&Metric] = &[&PREPARED, &BEGUN, &STEP_SECONDS, &BOUNDS_REACHED];
+
 /// Counters and durations of clusters.
 pub struct ClusterMetrics {
     origins: [Counter; 3],
@@ -100,20 +141,13 @@ pub struct ClusterMetrics {
 impl ClusterMetrics {
     /// Registers the metrics. Handles are created once.
     pub fn new(metrics: &Metrics) -> Self {
-        let ready = |kind| metrics.gauge("gantry_clusters_prepared", &[("kind", kind)]);
+        let ready = |kind| metrics.gauge(&PREPARED, &[kind]);
         Self {
-            origins: ["server", "folder", "template"]
-                .map(|from| metrics.counter("gantry_clusters_begun_total", &[("from", from)])),
-            steps: [
-                "create", "start", "ready", "password", "stop", "remove", "upgrade",
-            ]
-            .map(|step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)])),
+            origins: ORIGINS.map(|from| metrics.counter(&BEGUN, &[from])),
+            steps: STEPS.map(|step| metrics.histogram(&STEP_SECONDS, &[step])),
             folders: ready("folder"),
             servers: ready("server"),
-            bounds: Bound::ALL.map(|bound| {
-                let labels = [("bound", bound.name())];
-                metrics.counter("gantry_project_bounds_reached_total", &labels)
-            }),
+            bounds: BOUNDS.map(|bound| metrics.counter(&BOUNDS_REACHED, &[bound])),
         }
     }
 

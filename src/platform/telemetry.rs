@@ -1,9 +1,10 @@
 //! Logging to standard error, and metrics in the Prometheus format.
 
+mod metric;
 mod operations;
 mod request_log;
 
-use std::{collections::BTreeMap, fmt::Write as _, io::IsTerminal, time::Duration};
+use std::{collections::BTreeMap, io::IsTerminal, time::Duration};
 
 use clap::ValueEnum;
 use http::StatusCode;
@@ -15,6 +16,7 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter, reload};
 
 use self::operations::{MILLIS, Operations};
 pub use self::{
+    metric::{LabelValues, Metric, MetricKind, MetricLabel, PROJECT},
     operations::CLASSES,
     request_log::{AnsweredRequest, RequestLog, cut, without_secrets, without_url_secrets},
 };
@@ -96,20 +98,49 @@ pub fn log(filter: &str, format: LogFormat) -> Result<LogFilter, Error> {
 
 /// All metrics. Handles are registered once.
 pub struct Metrics {
-    recorder: PrometheusRecorder,
+    registry: Registry,
     handle: PrometheusHandle,
     operations: Operations,
     tally: StoreMetrics,
     unlogged: Counter,
-    by_project: Mutex<BTreeMap<&'static str, ProjectGauge>>,
+    replaced: Mutex<BTreeMap<&'static str, ReplacedSeries>>,
 }
 
-/// The values of a gauge, by the ref of a project.
-type ProjectGauge = BTreeMap<String, f64>;
+/// The series of a metric with values of labels that are not known at start.
+struct ReplacedSeries {
+    metric: &'static Metric,
+    values: BTreeMap<Vec<String>, f64>,
+}
+
+/// Values of the label `by`, in the order of [`StoreMetrics`].
+const DECIDERS: [&str; 3] = ["store", "memory of refusals", "this process alone"];
+
+const LIMIT_DECISIONS: Metric = Metric::counter(
+    "gantry_limits_shared_total",
+    "Decisions about rate limits that several processes share",
+)
+.with_labels(&[MetricLabel::one_of("by", &DECIDERS)]);
+const LIMIT_STORE_DOWN: Metric = Metric::gauge(
+    "gantry_limits_store_away",
+    "Whether the store of shared rate limits does not answer: 1, otherwise 0",
+);
+const MANAGEMENT_LOG_DROPPED: Metric = Metric::counter(
+    "gantry_management_log_dropped_total",
+    "Requests to the API without a line in the logs, because the queue was full",
+);
+
+/// Metrics of the telemetry itself.
+pub const METRICS: &[&Metric] = &[
+    &operations::REQUESTS,
+    &operations::REQUEST_SECONDS,
+    &LIMIT_DECISIONS,
+    &LIMIT_STORE_DOWN,
+    &MANAGEMENT_LOG_DROPPED,
+];
 
 const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
-/// Maximum number of projects with values of their own.
-const PROJECTS_MAX: usize = 10_000;
+/// Maximum number of series of a metric with values of labels that are not known at start.
+pub const SERIES_MAX: usize = 10_000;
 /// Interval of [`Metrics::upkeep`].
 pub const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -121,33 +152,22 @@ impl Metrics {
             .set_buckets(&buckets)
             .context("choosing histogram buckets")?
             .build_recorder();
-        let decisions = |by| {
-            let labels = vec![Label::from_static_parts("by", by)];
-            recorder.register_counter(
-                &Key::from_parts("gantry_limits_shared_total", labels),
-                &METADATA,
-            )
-        };
+        let registry = Registry { recorder };
+        let [store, memory, process] = DECIDERS.map(|by| registry.counter(&LIMIT_DECISIONS, &[by]));
         let tally = StoreMetrics {
-            sent: decisions("store"),
-            remembered: decisions("memory of refusals"),
-            fell_back: decisions("this process alone"),
-            away: recorder.register_gauge(
-                &Key::from_static_name("gantry_limits_store_away"),
-                &METADATA,
-            ),
+            sent: store,
+            remembered: memory,
+            fell_back: process,
+            away: registry.gauge(&LIMIT_STORE_DOWN, &[]),
         };
-        let unlogged = recorder.register_counter(
-            &Key::from_static_name("gantry_management_log_dropped_total"),
-            &METADATA,
-        );
+        let unlogged = registry.counter(&MANAGEMENT_LOG_DROPPED, &[]);
         Ok(Self {
-            handle: recorder.handle(),
-            recorder,
+            handle: registry.recorder.handle(),
+            registry,
             operations: Operations::new(operations),
             tally,
             unlogged,
-            by_project: Mutex::default(),
+            replaced: Mutex::default(),
         })
     }
 
@@ -156,25 +176,19 @@ impl Metrics {
         self.unlogged.increment(1);
     }
 
-    /// Registers a counter. Labels are name and value.
-    pub fn counter(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
-        self.recorder
-            .register_counter(&key(name, labels), &METADATA)
+    /// Registers a series of a counter, with these values of its labels.
+    pub fn counter(&self, metric: &'static Metric, labels: &[&'static str]) -> Counter {
+        self.registry.counter(metric, labels)
     }
 
-    /// Registers a gauge.
-    pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
-        self.recorder.register_gauge(&key(name, labels), &METADATA)
+    /// Registers a series of a gauge, with these values of its labels.
+    pub fn gauge(&self, metric: &'static Metric, labels: &[&'static str]) -> Gauge {
+        self.registry.gauge(metric, labels)
     }
 
-    /// Registers a histogram of seconds.
-    pub fn histogram(
-        &self,
-        name: &'static str,
-        labels: &[(&'static str, &'static str)],
-    ) -> Histogram {
-        self.recorder
-            .register_histogram(&key(name, labels), &METADATA)
+    /// Registers a series of a histogram of seconds, with these values of its labels.
+    pub fn histogram(&self, metric: &'static Metric, labels: &[&'static str]) -> Histogram {
+        self.registry.histogram(metric, labels)
     }
 
     /// Returns the metrics of shared rate limits.
@@ -187,22 +201,37 @@ impl Metrics {
         self.operations.observe(operation, status.as_u16(), millis);
     }
 
-    /// Replaces the values of a gauge with the label `project`. Projects that are not among them
-    /// have no value any more. Values beyond `PROJECTS_MAX` are left out.
-    pub fn set_by_project(&self, name: &'static str, values: impl Iterator<Item = (String, f64)>) {
-        let values = values.take(PROJECTS_MAX).collect();
-        self.by_project.lock().insert(name, values);
+    /// Replaces all series of a metric by these values of its labels and of the metric. Series
+    /// beyond [`SERIES_MAX`] are left out.
+    pub fn replace<const LABELS: usize>(
+        &self,
+        metric: &'static Metric,
+        series: impl IntoIterator<Item = ([String; LABELS], f64)>,
+    ) {
+        let series = series.into_iter().take(SERIES_MAX);
+        let values = series.map(|(labels, value)| {
+            let permitted = metric.permits(&labels.each_ref().map(String::as_str));
+            debug_assert!(permitted, "{}: {labels:?}", metric.name);
+            (labels.to_vec(), value)
+        });
+        let values = values.collect();
+        let series = ReplacedSeries { metric, values };
+        self.replaced.lock().insert(metric.name, series);
+    }
+
+    /// Replaces the only series of a metric without labels.
+    pub fn replace_value(&self, metric: &'static Metric, value: f64) {
+        self.replace(metric, [([], value)]);
     }
 
     /// Returns all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut page = self.handle.render();
         self.operations.render(&mut page);
-        for (name, values) in self.by_project.lock().iter() {
-            let _ = writeln!(page, "# TYPE {name} gauge");
-            for (project, value) in values {
-                // A ref consists of letters.
-                let _ = writeln!(page, "{name}{{project=\"{project}\"}} {value}");
+        for ReplacedSeries { metric, values } in self.replaced.lock().values() {
+            metric.write_head(&mut page);
+            for (labels, value) in values {
+                metric.write_value(&mut page, labels, *value);
             }
             page.push('\n');
         }
@@ -215,10 +244,42 @@ impl Metrics {
     }
 }
 
-fn key(name: &'static str, labels: &[(&'static str, &'static str)]) -> Key {
+/// Registers the series of declared metrics.
+struct Registry {
+    recorder: PrometheusRecorder,
+}
+
+impl Registry {
+    fn counter(&self, metric: &'static Metric, labels: &[&'static str]) -> Counter {
+        let key = key(metric, MetricKind::Counter, labels);
+        self.recorder
+            .describe_counter(metric.name.into(), None, metric.help.into());
+        self.recorder.register_counter(&key, &METADATA)
+    }
+
+    fn gauge(&self, metric: &'static Metric, labels: &[&'static str]) -> Gauge {
+        let key = key(metric, MetricKind::Gauge, labels);
+        self.recorder
+            .describe_gauge(metric.name.into(), None, metric.help.into());
+        self.recorder.register_gauge(&key, &METADATA)
+    }
+
+    fn histogram(&self, metric: &'static Metric, labels: &[&'static str]) -> Histogram {
+        let key = key(metric, MetricKind::Histogram, labels);
+        self.recorder
+            .describe_histogram(metric.name.into(), None, metric.help.into());
+        self.recorder.register_histogram(&key, &METADATA)
+    }
+}
+
+/// Returns the key of a series. Series are registered at start, so that a series which the
+/// declaration does not permit is found by each test.
+fn key(metric: &'static Metric, kind: MetricKind, values: &[&'static str]) -> Key {
+    debug_assert_eq!(metric.kind, kind, "{}", metric.name);
+    debug_assert!(metric.permits(values), "{}: {values:?}", metric.name);
+    let labels = metric.labels.iter().zip(values);
     let labels: Vec<_> = labels
-        .iter()
-        .map(|(name, value)| Label::from_static_parts(name, value))
+        .map(|(label, value)| Label::from_static_parts(label.name, value))
         .collect();
-    Key::from_parts(name, labels)
+    Key::from_parts(metric.name, labels)
 }

@@ -112,6 +112,8 @@ pub struct ProcessStat {
     pub started: u64,
     /// Processor time in user mode and in the kernel, in milliseconds.
     pub processor_ms: u64,
+    /// Processor time of children that ended and were collected, in milliseconds.
+    pub children_processor_ms: u64,
 }
 
 impl ProcessStat {
@@ -120,13 +122,16 @@ impl ProcessStat {
         let (_, fields) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.trim_end().split(' ').collect();
         let number = |position: usize| fields.get(position)?.parse::<u64>().ok();
+        let milliseconds = |user: usize, kernel: usize| {
+            let ticks = number(user)?.saturating_add(number(kernel)?);
+            Some(ticks.saturating_mul(CLOCK_TICK_MS))
+        };
         Some(Self {
             state: fields.first()?.chars().next()?,
             parent: Pid::from_raw(fields.get(1)?.parse().ok()?),
             started: number(19)?,
-            processor_ms: number(11)?
-                .saturating_add(number(12)?)
-                .saturating_mul(CLOCK_TICK_MS),
+            processor_ms: milliseconds(11, 12)?,
+            children_processor_ms: milliseconds(13, 14)?,
         })
     }
 }
@@ -270,9 +275,10 @@ mod tests {
             parent: Pid::from_raw(41),
             started: 98765,
             processor_ms: 120,
+            children_processor_ms: 70,
         };
         for name in ["a b", ") Z 1 2", "((", ")\n1 (x) R 1", "\u{fffd}) "] {
-            let rest = "S 41 42 42 0 -1 4194560 100 0 0 0 7 5 0 0 20 0 1 0 98765 1000 20";
+            let rest = "S 41 42 42 0 -1 4194560 100 0 0 0 7 5 3 4 20 0 1 0 98765 1000 20";
             let found = ProcessStat::parse(&format!("42 ({name}) {rest}\n"));
             assert_eq!(found, Some(expected), "{name:?}");
         }

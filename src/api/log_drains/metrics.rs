@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::settings::BackendType;
-use crate::platform::telemetry::Metrics;
+use crate::platform::telemetry::{Metric, MetricLabel, Metrics};
 
 /// The types with deliveries.
 const BACKENDS: [BackendType; 6] = [
@@ -18,6 +18,28 @@ const BACKENDS: [BackendType; 6] = [
     BackendType::S3,
     BackendType::Syslog,
 ];
+
+const TYPE: MetricLabel = MetricLabel::any("type", "type of the log drain");
+
+const LINES: Metric = Metric::counter("gantry_log_drain_lines_total", "Lines of log drains")
+    .with_labels(&[
+        TYPE,
+        MetricLabel::one_of("outcome", &["delivered", "dropped"]),
+    ]);
+const FAILURES: Metric =
+    Metric::counter("gantry_log_drain_failures_total", "Deliveries that failed")
+        .with_labels(&[TYPE]);
+const LAG: Metric = Metric::gauge(
+    "gantry_log_drain_lag_lines",
+    "Lines that wait for delivery, of all log drains",
+);
+const FAILING: Metric = Metric::gauge(
+    "gantry_log_drains_failing",
+    "Log drains whose last delivery failed",
+);
+
+/// Metrics of log drains.
+pub(crate) const METRICS: &[&Metric] = &[&LINES, &FAILURES, &LAG, &FAILING];
 
 /// A drain and a store of lines.
 pub(super) type DrainKey = (Uuid, String);
@@ -36,21 +58,14 @@ pub(super) struct DrainMetrics {
 impl DrainMetrics {
     /// Registers the metrics.
     pub(super) fn new(metrics: &Metrics) -> Self {
-        let lines = |outcome| {
-            BACKENDS.map(|backend| {
-                let labels = [("type", backend.name()), ("outcome", outcome)];
-                metrics.counter("gantry_log_drain_lines_total", &labels)
-            })
-        };
+        let lines =
+            |outcome| BACKENDS.map(|backend| metrics.counter(&LINES, &[backend.name(), outcome]));
         Self {
             delivered: lines("delivered"),
             dropped: lines("dropped"),
-            failed: BACKENDS.map(|backend| {
-                let labels = [("type", backend.name())];
-                metrics.counter("gantry_log_drain_failures_total", &labels)
-            }),
-            lag: metrics.gauge("gantry_log_drain_lag_lines", &[]),
-            failing: metrics.gauge("gantry_log_drains_failing", &[]),
+            failed: BACKENDS.map(|backend| metrics.counter(&FAILURES, &[backend.name()])),
+            lag: metrics.gauge(&LAG, &[]),
+            failing: metrics.gauge(&FAILING, &[]),
             drains: Mutex::default(),
         }
     }

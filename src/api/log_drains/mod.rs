@@ -17,6 +17,7 @@ mod target;
 mod worker;
 
 pub(in crate::api) use self::drains::count;
+pub(crate) use self::metrics::METRICS;
 pub use self::{
     manager::run,
     progress::{DrainHealth, DrainState},

@@ -20,6 +20,7 @@ pub(super) async fn run(context: ApiContext, mut shutdown: ShutdownSignal) {
         for row in &batch {
             log::log_row(row);
         }
+        context.service_proxy.project_requests.add(&batch);
         // Requests that matched no project belong to no log.
         let rows = batch
             .drain(..)

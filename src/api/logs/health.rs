@@ -3,7 +3,42 @@
 use metrics::Gauge;
 
 use super::analytics::Analytics;
-use crate::platform::telemetry::Metrics;
+use crate::platform::telemetry::{Metric, Metrics};
+
+const DAMAGED_FILES: Metric = Metric::gauge(
+    "gantry_logs_damaged_files",
+    "Damaged files of logs that answers leave out",
+);
+const DAMAGED_SEGMENTS: Metric = Metric::gauge(
+    "gantry_logs_damaged_segments",
+    "Damaged segments of the write-ahead log of logs",
+);
+const DROPPED_BYTES: Metric = Metric::gauge(
+    "gantry_logs_dropped_bytes",
+    "Bytes of logs that were dropped because of the limit on their size",
+);
+const PENDING_ROWS: Metric = Metric::gauge(
+    "gantry_logs_pending_rows",
+    "Lines of logs that are not in a file yet",
+);
+const LOG_BYTES: Metric = Metric::gauge(
+    "gantry_logs_log_bytes",
+    "Size of the write-ahead log of logs",
+);
+const FAILURES: Metric = Metric::gauge(
+    "gantry_logs_failures",
+    "Failed writes of logs since the start",
+);
+
+/// Metrics of the stores of logs.
+pub(crate) const METRICS: &[&Metric] = &[
+    &DAMAGED_FILES,
+    &DAMAGED_SEGMENTS,
+    &DROPPED_BYTES,
+    &PENDING_ROWS,
+    &LOG_BYTES,
+    &FAILURES,
+];
 
 /// Gauges of the stores of this process.
 pub(super) struct LogGauges {
@@ -40,12 +75,12 @@ impl LogDamageCounts {
 impl LogGauges {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
-            damaged_files: metrics.gauge("gantry_logs_damaged_files", &[]),
-            damaged_segments: metrics.gauge("gantry_logs_damaged_segments", &[]),
-            dropped_bytes: metrics.gauge("gantry_logs_dropped_bytes", &[]),
-            pending_rows: metrics.gauge("gantry_logs_pending_rows", &[]),
-            log_bytes: metrics.gauge("gantry_logs_log_bytes", &[]),
-            failures: metrics.gauge("gantry_logs_failures", &[]),
+            damaged_files: metrics.gauge(&DAMAGED_FILES, &[]),
+            damaged_segments: metrics.gauge(&DAMAGED_SEGMENTS, &[]),
+            dropped_bytes: metrics.gauge(&DROPPED_BYTES, &[]),
+            pending_rows: metrics.gauge(&PENDING_ROWS, &[]),
+            log_bytes: metrics.gauge(&LOG_BYTES, &[]),
+            failures: metrics.gauge(&FAILURES, &[]),
         }
     }
 

@@ -28,6 +28,7 @@ use gantry_base::repeat;
 use tokio::task::JoinSet;
 
 pub use self::analytics::{Analytics, Options};
+pub(crate) use self::health::METRICS;
 use crate::api::context::ApiContext;
 
 /// Interval between maintenance runs of log files.

@@ -92,7 +92,7 @@ fn counts() -> String {
 fn access(access: &Access) -> String {
     match access {
         Access::Public => "public".to_owned(),
-        Access::Caller => "any live token".to_owned(),
+        Access::Caller | Access::Credential => "any live token".to_owned(),
         Access::User => "user-scoped token".to_owned(),
         Access::Unscoped => "classic token".to_owned(),
         Access::Needs { permissions, .. } if permissions.0.is_empty() => {

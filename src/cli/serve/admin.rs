@@ -8,7 +8,7 @@ use tower::ServiceExt;
 
 use crate::{
     app::App,
-    control::installation,
+    control::{installation, projects::usage_metrics},
     platform::http::{Body, server},
 };
 
@@ -36,7 +36,10 @@ pub(super) fn router(app: App, warnings: &[&str]) -> Router {
         .route("/readyz", get(ready))
         .route(
             "/metrics",
-            get(|State(app): State<App>| async move { app.metrics.render() }),
+            get(|State(app): State<App>| async move {
+                usage_metrics::publish(&app.control);
+                app.metrics.render()
+            }),
         )
         .with_state(app)
 }

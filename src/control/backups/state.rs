@@ -27,7 +27,7 @@ use super::{
 };
 use crate::platform::{
     object_store::{Place, RequestTimeouts, S3},
-    telemetry::Metrics,
+    telemetry::{Metric, Metrics, PROJECT},
 };
 
 /// Settings of the operator for backups.
@@ -69,7 +69,63 @@ impl Default for BackupOptions {
     }
 }
 
+const STORE_ERRORS: Metric = Metric::counter(
+    "gantry_backup_store_errors_total",
+    "Requests to the store of backups that failed",
+);
+const FAILURES: Metric =
+    Metric::counter("gantry_backup_failures_total", "Base backups that failed");
+const LAG: Metric = Metric::gauge(
+    "gantry_backup_lag_seconds",
+    "Age of the oldest write-ahead log that is not in the store, of all projects",
+);
+const UNSHIPPED: Metric = Metric::gauge(
+    "gantry_backup_unshipped_bytes",
+    "Write-ahead log that is not in the store",
+);
+const LAST_BASE_AGE: Metric = Metric::gauge(
+    "gantry_backup_last_base_age_seconds",
+    "Age of the last base backup of the project with the oldest one",
+);
+const VERIFIED_AGE: Metric = Metric::gauge(
+    "gantry_backup_verified_age_seconds",
+    "Age of the last verification of the project with the oldest one",
+);
+const UNVERIFIED: Metric = Metric::gauge(
+    "gantry_backup_unverified_projects",
+    "Projects without a verification within the configured time",
+);
+pub(super) const EARLIEST: Metric = Metric::gauge(
+    "gantry_backup_earliest_recoverable_timestamp_seconds",
+    "Earliest time to which a project can be restored",
+)
+.with_labels(&[PROJECT]);
+pub(super) const LATEST: Metric = Metric::gauge(
+    "gantry_backup_latest_recoverable_timestamp_seconds",
+    "Latest time to which a project can be restored",
+)
+.with_labels(&[PROJECT]);
+pub(super) const UNRECOVERABLE: Metric = Metric::gauge(
+    "gantry_backup_unrecoverable_seconds",
+    "Time between the earliest and the latest time to which a project cannot be restored",
+)
+.with_labels(&[PROJECT]);
+
 /// Metrics of backups.
+pub const METRICS: &[&Metric] = &[
+    &STORE_ERRORS,
+    &FAILURES,
+    &LAG,
+    &UNSHIPPED,
+    &LAST_BASE_AGE,
+    &VERIFIED_AGE,
+    &UNVERIFIED,
+    &EARLIEST,
+    &LATEST,
+    &UNRECOVERABLE,
+];
+
+/// Handles of the metrics of backups.
 pub(crate) struct BackupMetrics {
     /// Failed requests to the store.
     pub(crate) store_errors: Counter,
@@ -85,15 +141,14 @@ pub(crate) struct BackupMetrics {
 
 impl BackupMetrics {
     fn new(metrics: &Metrics) -> Self {
-        let gauge = |name| metrics.gauge(name, &[]);
         Self {
-            store_errors: metrics.counter("gantry_backup_store_errors_total", &[]),
-            failed: metrics.counter("gantry_backup_failures_total", &[]),
-            lag: gauge("gantry_backup_lag_seconds"),
-            waiting: gauge("gantry_backup_unshipped_bytes"),
-            last_base_age: gauge("gantry_backup_last_base_age_seconds"),
-            verified_age: gauge("gantry_backup_verified_age_seconds"),
-            unverified: gauge("gantry_backup_unverified_projects"),
+            store_errors: metrics.counter(&STORE_ERRORS, &[]),
+            failed: metrics.counter(&FAILURES, &[]),
+            lag: metrics.gauge(&LAG, &[]),
+            waiting: metrics.gauge(&UNSHIPPED, &[]),
+            last_base_age: metrics.gauge(&LAST_BASE_AGE, &[]),
+            verified_age: metrics.gauge(&VERIFIED_AGE, &[]),
+            unverified: metrics.gauge(&UNVERIFIED, &[]),
         }
     }
 }

@@ -23,7 +23,7 @@ use super::{
     restore::{self, BuildOptions},
     schedule::{BaseReason, BaseSituation, DailyTime, LastBase},
     settle,
-    state::WatchedProject,
+    state::{EARLIEST, LATEST, UNRECOVERABLE, WatchedProject},
     store::ProjectStore,
     wal::{Lsn, SegmentName},
     window::BackupCatalog,
@@ -546,21 +546,14 @@ async fn measure_windows(context: &ControlContext) -> Result<(), Error> {
         let gaps: f64 = gaps
             .map(|gap| seconds(gap.before) - seconds(gap.after))
             .sum();
-        earliest.push((reference.clone(), seconds(window.earliest)));
-        latest.push((reference.clone(), seconds(window.latest)));
-        missing.push((reference, gaps));
+        earliest.push(([reference.clone()], seconds(window.earliest)));
+        latest.push(([reference.clone()], seconds(window.latest)));
+        missing.push(([reference], gaps));
     }
     let metrics = &context.metrics;
-    for (name, values) in [
-        (
-            "gantry_backup_earliest_recoverable_timestamp_seconds",
-            earliest,
-        ),
-        ("gantry_backup_latest_recoverable_timestamp_seconds", latest),
-        ("gantry_backup_unrecoverable_seconds", missing),
-    ] {
-        metrics.set_by_project(name, values.into_iter());
-    }
+    metrics.replace(&EARLIEST, earliest);
+    metrics.replace(&LATEST, latest);
+    metrics.replace(&UNRECOVERABLE, missing);
     Ok(())
 }
 

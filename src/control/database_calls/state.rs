@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::call_log::{CallLog, EndedCall};
-use crate::platform::telemetry::Metrics;
+use crate::platform::telemetry::{Metric, MetricLabel, Metrics};
 
 /// Calls in flight of all projects, beyond those that each project has places of its own for.
 const SHARED_CALLS_MAX: usize = 256;
@@ -58,6 +58,22 @@ impl CallPlaces {
     }
 }
 
+/// Values of the label `result`.
+const RESULTS: [&str; 5] = ["answered", "timed-out", "refused", "failed", "unstored"];
+
+const CALLS: Metric = Metric::counter(
+    "gantry_database_calls_total",
+    "HTTP requests of databases that ended",
+)
+.with_labels(&[MetricLabel::one_of("result", &RESULTS)]);
+const UNLOGGED: Metric = Metric::counter(
+    "gantry_database_calls_unlogged_total",
+    "HTTP requests of databases without a line in the logs, because the queue was full",
+);
+
+/// Metrics of HTTP requests of databases.
+pub const METRICS: &[&Metric] = &[&CALLS, &UNLOGGED];
+
 /// Senders of all projects, as other tasks see them.
 pub struct DatabaseCalls {
     /// Projects without a sender that were used since the last pass.
@@ -84,10 +100,8 @@ impl DatabaseCalls {
             shared: Arc::new(Semaphore::new(SHARED_CALLS_MAX)),
             checks: Arc::new(Semaphore::new(CHECKS_MAX)),
             log: CallLog::default(),
-            unlogged: metrics.counter("gantry_database_calls_unlogged_total", &[]),
-            results: ["answered", "timed-out", "refused", "failed", "unstored"].map(|result| {
-                metrics.counter("gantry_database_calls_total", &[("result", result)])
-            }),
+            unlogged: metrics.counter(&UNLOGGED, &[]),
+            results: RESULTS.map(|result| metrics.counter(&CALLS, &[result])),
         }
     }
 

@@ -25,7 +25,11 @@ use super::{
     files,
     objects::InstallationStore,
 };
-use crate::platform::{db::Db, error::Context, telemetry::Metrics};
+use crate::platform::{
+    db::Db,
+    error::Context,
+    telemetry::{Metric, Metrics},
+};
 
 /// The interval of looks.
 pub const LOOK: Duration = Duration::from_secs(5);
@@ -95,6 +99,18 @@ pub struct WrittenSnapshot {
     pub written_bytes: u64,
 }
 
+const FAILURES: Metric = Metric::counter(
+    "gantry_installation_backup_failures_total",
+    "Backups of the installation that failed",
+);
+const AGE: Metric = Metric::gauge(
+    "gantry_installation_backup_age_seconds",
+    "Age of the last backup of the installation",
+);
+
+/// Metrics of backups of the installation.
+pub const METRICS: &[&Metric] = &[&FAILURES, &AGE];
+
 /// Keeps an installation in its store.
 #[derive(Default)]
 pub struct Keeper {
@@ -113,8 +129,8 @@ impl Keeper {
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             metrics: Some(KeeperMetrics {
-                failures: metrics.counter("gantry_installation_backup_failures_total", &[]),
-                age: metrics.gauge("gantry_installation_backup_age_seconds", &[]),
+                failures: metrics.counter(&FAILURES, &[]),
+                age: metrics.gauge(&AGE, &[]),
             }),
             ..Self::default()
         }

@@ -28,6 +28,7 @@ pub mod objects;
 pub(in crate::control) mod project_files;
 pub mod recovery;
 pub mod status;
+pub mod status_metrics;
 pub mod verification;
 
 use std::time::Duration;

@@ -25,6 +25,10 @@ const FAULTY: &[&str] = &[
     "PAUSE_FAILED",
 ];
 
+/// Kinds of open work.
+pub(super) const WORK_KINDS: [&str; 5] =
+    ["restores", "upgrades", "moves", "branch actions", "backups"];
+
 /// The state of an installation.
 #[derive(Debug, Serialize)]
 pub struct InstallationStatus {
@@ -169,13 +173,12 @@ async fn work(db: &Db) -> Result<Vec<WorkCount>, Error> {
     let row = rows
         .first()
         .ok_or_else(|| Error::internal(DOING, "no row"))?;
-    let kinds = ["restores", "upgrades", "moves", "branch actions", "backups"];
     let count = |(index, kind)| WorkCount {
         kind,
         count: row.get(2 * index),
         oldest: row.get(2 * index + 1),
     };
-    Ok(kinds.into_iter().enumerate().map(count).collect())
+    Ok(WORK_KINDS.into_iter().enumerate().map(count).collect())
 }
 
 async fn backups(db: &Db, now: DateTime<Utc>) -> Result<BackupStatus, Error> {

@@ -3,7 +3,7 @@
 use metrics::Counter;
 use tokio::sync::Notify;
 
-use crate::platform::telemetry::Metrics;
+use crate::platform::telemetry::{Metric, MetricLabel, Metrics};
 
 /// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,18 @@ pub enum AttemptResult {
     Failed,
 }
 
+/// Values of the label `result`.
+const RESULTS: [&str; 5] = ["success", "rejected", "timed-out", "refused", "failed"];
+
+const ATTEMPTS: Metric = Metric::counter(
+    "gantry_webhook_attempts_total",
+    "Attempts to deliver an event to a platform webhook",
+)
+.with_labels(&[MetricLabel::one_of("result", &RESULTS)]);
+
+/// Metrics of platform webhooks.
+pub const METRICS: &[&Metric] = &[&ATTEMPTS];
+
 /// Deliveries of this process, as other tasks see them.
 pub struct PlatformWebhooks {
     pub(super) bell: Notify,
@@ -29,12 +41,9 @@ pub struct PlatformWebhooks {
 impl PlatformWebhooks {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
-        let results = ["success", "rejected", "timed-out", "refused", "failed"];
         Self {
             bell: Notify::new(),
-            results: results.map(|result| {
-                metrics.counter("gantry_webhook_attempts_total", &[("result", result)])
-            }),
+            results: RESULTS.map(|result| metrics.counter(&ATTEMPTS, &[result])),
         }
     }
 

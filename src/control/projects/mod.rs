@@ -16,6 +16,7 @@ pub mod status;
 pub(crate) mod status_events;
 pub mod upgrades;
 pub mod upkeep;
+pub mod usage_metrics;
 pub mod warm_pool;
 pub mod watch;
 pub mod watchdog;

@@ -8,7 +8,10 @@
 
 mod rules;
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::{
@@ -16,7 +19,10 @@ use gantry_base::{
     ids::{OrganizationId, ProjectId, ProjectRef},
     repeat,
 };
-use gantry_node::clusters::{ResourceLimits, resources::Measurement};
+use gantry_node::clusters::{
+    ResourceLimits,
+    resources::{Measurement, usage::ProcessUsage},
+};
 use tokio_postgres::Row;
 
 use self::rules::Remedy;
@@ -27,7 +33,7 @@ use crate::{
         metrics::Bound,
         projects::{
             InstanceSize,
-            state::watchdog::{Seen, WatchdogState},
+            state::watchdog::{MeasuredUsage, Seen, ServerUsage, WatchdogState},
             status_events::{self, StatusUpdate},
         },
     },
@@ -62,6 +68,8 @@ const SLACK_INODES: u64 = 5_000;
 struct Watched {
     id: ProjectId,
     project: ProjectRef,
+    name: String,
+    size: InstanceSize,
     organization: OrganizationId,
     generation: i64,
     settled_at: Option<DateTime<Utc>>,
@@ -108,10 +116,11 @@ pub async fn run(context: ControlContext) {
 /// Enforces the limits of all running projects of this node once. An error of one project does not
 /// affect the others.
 pub async fn look(context: &ControlContext, disk: Disk) -> Result<(), Error> {
-    let mut state = context.watchdog.0.lock().await;
+    let mut state = context.watchdog.state.lock().await;
     let smallest = context.driver.resource_limits();
     let Some(smallest) = smallest.filter(|_| context.lease.leads()) else {
         *state = WatchdogState::default();
+        context.watchdog.set_usage(MeasuredUsage::default());
         return Ok(());
     };
     let projects = running(context, smallest).await?;
@@ -126,9 +135,12 @@ pub async fn look(context: &ControlContext, disk: Disk) -> Result<(), Error> {
         .measure_processes(refs)
         .await
         .context("measuring projects")?;
+    let measured_at = context.clock.now();
     let measure_disk = disk_is_due(context, &mut state, disk);
+    let mut usage = BTreeMap::new();
     for project in &projects {
         let seen = state.projects.entry(project.id).or_default();
+        let of_processes = measured.get(&project.project).cloned();
         let looked = async {
             if let Some(measured) = measured.remove(&project.project) {
                 look_at_processes(context, project, seen, measured).await?;
@@ -144,8 +156,44 @@ pub async fn look(context: &ControlContext, disk: Disk) -> Result<(), Error> {
         if let Err(error) = looked.await {
             tracing::warn!(project = %project.project, %error, "failed to measure the project's resources");
         }
+        if let Some(measured) = of_processes {
+            usage.insert(
+                project.project.clone(),
+                server_usage(project, seen, &measured),
+            );
+        }
     }
+    context.watchdog.set_usage(MeasuredUsage {
+        at: Some(measured_at),
+        projects: usage,
+    });
     Ok(())
+}
+
+fn server_usage(project: &Watched, seen: &Seen, measured: &Measurement) -> ServerUsage {
+    let (memory_bytes, processes, processor_ms) = match measured {
+        Measurement::Group(counts) => (counts.memory_bytes, counts.processes, counts.processor_ms),
+        Measurement::Processes(usage) => {
+            let ProcessUsage {
+                memory_bytes,
+                processes,
+                processor_ms,
+                ..
+            } = usage;
+            (*memory_bytes, *processes, Some(*processor_ms))
+        }
+    };
+    ServerUsage {
+        id: project.id,
+        name: project.name.clone(),
+        size: project.size,
+        memory_bytes,
+        memory_limit_bytes: project.limits.memory_bytes,
+        processes,
+        processor_ms,
+        disk_bytes: seen.disk_bytes,
+        disk_limit_bytes: project.limits.disk_hard_bytes,
+    }
 }
 
 async fn running(
@@ -153,7 +201,7 @@ async fn running(
     smallest: &ResourceLimits,
 ) -> Result<Vec<Watched>, Error> {
     let sql = "select id, ref, generation, settled_at, resource_warning, read_only, writable_until, \
-               coalesce(started_size, 'micro'), disk_bytes, organization_id from projects \
+               coalesce(started_size, 'micro'), disk_bytes, organization_id, name from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep order by id";
     let rows = context
         .db
@@ -162,6 +210,7 @@ async fn running(
         .context("reading running projects")?;
     rows.iter()
         .map(|row: &Row| {
+            let size = InstanceSize::of_code(row.get(7)).unwrap_or(InstanceSize::Micro);
             Ok(Watched {
                 id: ProjectId(row.get(0)),
                 project: row
@@ -173,11 +222,10 @@ async fn running(
                 warning: row.get(4),
                 read_only: row.get(5),
                 writable_until: row.get(6),
-                limits: InstanceSize::of_code(row.get(7))
-                    .unwrap_or(InstanceSize::Micro)
-                    .limits(smallest)
-                    .with_disk_choice(row.get(8)),
+                limits: size.limits(smallest).with_disk_choice(row.get(8)),
                 organization: OrganizationId(row.get(9)),
+                name: row.get(10),
+                size,
             })
         })
         .collect()
@@ -373,6 +421,7 @@ async fn look_at_disk(
         .disk_usage(&project.project, limits.inodes_stop().saturating_add(1))
         .await
         .context("measuring disk space")?;
+    seen.disk_bytes = Some(usage.bytes);
     let level = rules::disk_level(usage, limits, project.read_only);
     let before = seen
         .level

@@ -28,12 +28,28 @@ pub use self::{
     hosts::{HostRules, UrlOwner},
     uses::{BodyUse, OutboundUse},
 };
-use crate::platform::{cache::EpochCache, db::Db, telemetry::Metrics};
+use crate::platform::{
+    cache::EpochCache,
+    db::Db,
+    telemetry::{Metric, MetricLabel, Metrics},
+};
 
 /// Maximum number of owners with cached rules.
 const RULES_MAX: usize = 10_000;
 /// The outcomes of a request, as counted.
 const OUTCOMES: [&str; 5] = ["success", "error_status", "refused", "timed_out", "failed"];
+
+const REQUESTS: Metric = Metric::counter(
+    "gantry_outbound_requests_total",
+    "Requests to addresses that users chose",
+)
+.with_labels(&[
+    MetricLabel::any("use", "purpose of the request, such as `platform_webhook`"),
+    MetricLabel::one_of("outcome", &OUTCOMES),
+]);
+
+/// Metrics of the outgoing client.
+pub const METRICS: &[&Metric] = &[&REQUESTS];
 
 /// The outgoing client. Cheap to clone.
 #[derive(Clone)]
@@ -111,10 +127,7 @@ impl OutboundClient {
             ..HttpClientOptions::default()
         };
         let counter = |name: &'static str| {
-            let count = |outcome| {
-                let labels = [("use", name), ("outcome", outcome)];
-                metrics.counter("gantry_outbound_requests_total", &labels)
-            };
+            let count = |outcome| metrics.counter(&REQUESTS, &[name, outcome]);
             (name, OUTCOMES.map(count))
         };
         Self(Arc::new(Inner {

@@ -8,10 +8,25 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use super::metric::{Metric, MetricLabel};
+
 /// Upper bounds of all buckets but the last, in milliseconds.
 pub(super) const MILLIS: [u64; 10] = [1, 2, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000];
 /// Status classes.
 pub const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+const OPERATION: MetricLabel = MetricLabel::any("operation", "id of an operation or page");
+
+pub(super) const REQUESTS: Metric = Metric::counter(
+    "gantry_requests_total",
+    "Requests to the API and the pages that were answered",
+)
+.with_labels(&[OPERATION, MetricLabel::one_of("status", &CLASSES)]);
+pub(super) const REQUEST_SECONDS: Metric = Metric::histogram(
+    "gantry_request_seconds",
+    "Duration of requests to the API and the pages",
+)
+.with_labels(&[OPERATION]);
 
 /// Counters of all operations.
 pub(super) struct Operations(Vec<Operation>);
@@ -67,7 +82,7 @@ impl Operations {
     }
 
     fn write(&self, page: &mut String) -> std::fmt::Result {
-        writeln!(page, "# TYPE gantry_requests_total counter")?;
+        REQUESTS.write_head(page);
         for Operation { id, requests, .. } in &self.0 {
             for (class, requests) in CLASSES.iter().zip(requests) {
                 writeln!(
@@ -77,7 +92,8 @@ impl Operations {
                 )?;
             }
         }
-        writeln!(page, "\n# TYPE gantry_request_seconds histogram")?;
+        page.push('\n');
+        REQUEST_SECONDS.write_head(page);
         for operation in &self.0 {
             operation.write_seconds(page)?;
         }
@@ -160,7 +176,7 @@ mod tests {
         }
         assert_eq!(
             page.lines().count(),
-            2 * (CLASSES.len() + MILLIS.len() + 1 + 2) + 4
+            2 * (CLASSES.len() + MILLIS.len() + 1 + 2) + 6
         );
     }
 }

@@ -45,7 +45,7 @@ pub use self::{
     pooled::CONSOLE,
     rejection::ConnectionRejection,
     session_target::{LOGIN_ROLE_PREFIX, TEMPORARY_LOGIN_PREFIX},
-    state::{CONNECTIONS_MAX, PostgresProxy},
+    state::{CONNECTIONS_MAX, METRICS, PostgresProxy},
     tls::PostgresProxyTls,
 };
 

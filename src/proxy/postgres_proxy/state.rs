@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{failures::LoginFailures, startup::CancelKey};
-use crate::platform::telemetry::Metrics;
+use crate::platform::telemetry::{Metric, MetricLabel, Metrics};
 
 /// Maximum number of concurrent connections.
 pub const CONNECTIONS_MAX: usize = 4000;
@@ -57,6 +57,11 @@ impl PostgresProxy {
             failures: LoginFailures::default(),
             shutdown: CancellationToken::new(),
         }
+    }
+
+    /// Returns the numbers of open connections with the server and with the pooler of a project.
+    pub fn connections_of(&self, project: ProjectId) -> (usize, usize) {
+        (self.projects.held(&project), self.pooled.held(&project))
     }
 
     /// Returns whether a client has a session with the pooler of a project.
@@ -103,13 +108,25 @@ pub(super) const OUTCOMES: [&str; 8] = [
     "full",
 ];
 
+const SESSIONS: Metric = Metric::gauge(
+    "gantry_router_sessions",
+    "Open sessions of clients with PostgreSQL servers",
+);
+const CONNECTIONS: Metric = Metric::counter(
+    "gantry_router_connections_total",
+    "Connections to the PostgreSQL ports",
+)
+.with_labels(&[MetricLabel::one_of("outcome", &OUTCOMES)]);
+
+/// Metrics of the PostgreSQL proxy.
+pub const METRICS: &[&Metric] = &[&SESSIONS, &CONNECTIONS];
+
 impl PostgresProxyMetrics {
     fn new(metrics: &Metrics) -> Self {
         Self {
-            sessions: metrics.gauge("gantry_router_sessions", &[]),
+            sessions: metrics.gauge(&SESSIONS, &[]),
             outcomes: OUTCOMES.map(|outcome| {
-                let labels = [("outcome", outcome)];
-                let counter = metrics.counter("gantry_router_connections_total", &labels);
+                let counter = metrics.counter(&CONNECTIONS, &[outcome]);
                 (outcome, counter)
             }),
         }

@@ -37,6 +37,7 @@ pub mod log;
 mod on_demand_tls;
 mod open_tunnels;
 mod plain_http;
+mod project_requests;
 mod public_keys;
 mod rejection;
 mod replacement;
@@ -67,8 +68,9 @@ pub use self::{
     gateway::FunctionGateway,
     live_functions::{LiveFunction, LiveFunctions},
     plain_http::{CHALLENGES, probe},
+    project_requests::RequestCounts,
     routes::{ChallengeResponse, PublishedHostname, PublishedProject, PublishedRoutes},
-    state::{ADDRESS_CONNECTIONS_MAX, CONNECTIONS_MAX, Options, Ports, ServiceProxy},
+    state::{ADDRESS_CONNECTIONS_MAX, CONNECTIONS_MAX, METRICS, Options, Ports, ServiceProxy},
     tls::WildcardCertificate,
 };
 use self::{

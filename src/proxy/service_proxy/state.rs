@@ -18,13 +18,14 @@ use super::{
     capacity::{BOUNDS, ProxyCapacity},
     log,
     open_tunnels::OpenTunnels,
+    project_requests::ProjectRequests,
     routes::RouteCache,
     upstreams::Upstreams,
     worker_threads::WorkerThreads,
 };
 use crate::platform::{
     tables::Cache,
-    telemetry::{CLASSES, Metrics},
+    telemetry::{CLASSES, Metric, MetricLabel, Metrics},
 };
 
 /// Maximum number of concurrent connections.
@@ -84,6 +85,8 @@ pub struct ServiceProxy {
     pub(super) open_tunnels: OpenTunnels,
     /// Log rows of finished requests.
     pub log: log::RequestLogQueue,
+    /// Numbers of logged requests.
+    pub project_requests: ProjectRequests,
     pub(super) https_port: OnceLock<u16>,
     pub(super) shutdown: CancellationToken,
 }
@@ -102,6 +105,7 @@ impl ServiceProxy {
             capacity: ProxyCapacity::new(BOUNDS),
             open_tunnels: OpenTunnels::default(),
             log: log::RequestLogQueue::default(),
+            project_requests: ProjectRequests::default(),
             https_port: OnceLock::new(),
             shutdown: CancellationToken::new(),
         }
@@ -159,25 +163,54 @@ pub(super) const OUTCOMES: [&str; 9] = [
     "full",
 ];
 
+/// Value of the label `service` for requests without a service.
+const NO_SERVICE: &str = "none";
+
+const REQUESTS: Metric = Metric::counter(
+    "gantry_edge_requests_total",
+    "Requests to the services of projects",
+)
+.with_labels(&[
+    MetricLabel::any(
+        "service",
+        "a service, or `none` if the path is that of no service",
+    ),
+    MetricLabel::one_of("status", &CLASSES),
+]);
+const CONNECTIONS: Metric = Metric::counter(
+    "gantry_edge_connections_total",
+    "Connections to the HTTP and HTTPS ports of projects",
+)
+.with_labels(&[MetricLabel::one_of("outcome", &OUTCOMES)]);
+const WEBSOCKETS: Metric = Metric::gauge("gantry_edge_websockets", "Open WebSockets");
+const LOG_DROPPED: Metric = Metric::counter(
+    "gantry_edge_log_dropped_total",
+    "Requests to services without a line in the logs, because the queue was full",
+);
+
+/// Metrics of the service proxy.
+pub const METRICS: &[&Metric] = &[&REQUESTS, &CONNECTIONS, &WEBSOCKETS, &LOG_DROPPED];
+
 impl ServiceProxyMetrics {
     fn new(metrics: &Metrics) -> Self {
-        let requests = |service| {
-            CLASSES.map(|class| {
-                let labels = [("service", service), ("status", class)];
-                metrics.counter("gantry_edge_requests_total", &labels)
-            })
-        };
+        let requests = |service| CLASSES.map(|class| metrics.counter(&REQUESTS, &[service, class]));
         let [rest, auth, storage, realtime, functions] =
             Service::ALL.map(|service| requests(service.name()));
         Self {
             connections: OUTCOMES.map(|outcome| {
-                let labels = [("outcome", outcome)];
-                let counter = metrics.counter("gantry_edge_connections_total", &labels);
+                let counter = metrics.counter(&CONNECTIONS, &[outcome]);
                 (outcome, counter)
             }),
-            requests: [rest, auth, storage, realtime, functions, requests("none")],
-            tunnels: metrics.gauge("gantry_edge_websockets", &[]),
-            dropped: metrics.counter("gantry_edge_log_dropped_total", &[]),
+            requests: [
+                rest,
+                auth,
+                storage,
+                realtime,
+                functions,
+                requests(NO_SERVICE),
+            ],
+            tunnels: metrics.gauge(&WEBSOCKETS, &[]),
+            dropped: metrics.counter(&LOG_DROPPED, &[]),
         }
     }
 

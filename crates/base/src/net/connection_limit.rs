@@ -45,6 +45,11 @@ impl<K: Copy + Eq + Hash> ConnectionLimit<K> {
         })
     }
 
+    /// Returns the number of permits held for `key`.
+    pub fn held(&self, key: &K) -> usize {
+        self.holders.lock().get(key).copied().unwrap_or(0)
+    }
+
     /// Returns whether a permit is held for `key`.
     pub fn is_held(&self, key: &K) -> bool {
         self.holders.lock().contains_key(key)
@@ -73,6 +78,7 @@ mod tests {
         let first: Vec<_> = [1, 1].map(|key| limit.try_acquire(key).unwrap()).into();
         assert!(limit.try_acquire(1).is_none());
         assert!(limit.is_held(&1) && !limit.is_held(&2));
+        assert_eq!((limit.held(&1), limit.held(&2)), (2, 0));
         assert!(limit.try_acquire_within(1, 3).is_none());
         let other = limit.try_acquire_within(2, 1).unwrap();
         assert!(limit.try_acquire_within(2, 1).is_none());

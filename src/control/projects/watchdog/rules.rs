@@ -194,6 +194,7 @@ mod tests {
         let over = ProcessUsage {
             memory_bytes: 101,
             processes: 3,
+            processor_ms: 0,
             largest: Some(process),
         };
         let ended = |how| Remedy::EndProcess(process, how);
@@ -206,6 +207,7 @@ mod tests {
         let within = ProcessUsage {
             memory_bytes: 100,
             processes: 10,
+            processor_ms: 0,
             largest: Some(process),
         };
         assert_eq!(remedy(&within, &limits(), 2), (Remedy::Nothing, 0));

@@ -15,7 +15,7 @@ use std::{
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::limits::ResourceLimits;
+use super::{limits::ResourceLimits, usage};
 use crate::proc_files::{Mount, control_group, own_control_groups, own_mounts};
 
 /// The group of Gantry itself in version 2, which permits no processes in a group with controlled
@@ -62,6 +62,8 @@ pub struct Counts {
     pub processes: u64,
     /// Total number of forks that failed because of the limit on processes.
     pub forks_refused: u64,
+    /// Processor time of all processes, in milliseconds. `None` if it cannot be read.
+    pub processor_ms: Option<u64>,
 }
 
 /// Controllers of version 2 that are used if available.
@@ -194,14 +196,23 @@ impl ControlGroups {
                 .parse::<u64>()
                 .ok()
         };
-        let pids = match &self.version {
+        let of_controller = |controller| match &self.version {
             Version::V1(hierarchies) => hierarchies
                 .iter()
                 .zip(&folders)
-                .find(|(h, _)| h.controller == "pids")
+                .find(|(hierarchy, _)| hierarchy.controller == controller)
                 .map(|(_, folder)| folder),
             _ => Some(memory),
         };
+        let pids = of_controller("pids");
+        let processor_ms = of_controller("cpu").and_then(|folder| {
+            if matches!(self.version, Version::V1(_)) {
+                // In nanoseconds. Most systems mount this controller together with that of shares.
+                return Some(number(folder, "cpuacct.usage")? / 1_000_000);
+            }
+            let stat = fs::read_to_string(folder.join("cpu.stat")).ok()?;
+            Some(field(&stat, "usage_usec") / 1000)
+        });
         let (anonymous, events, oom) = match self.version {
             Version::V1(_) => (
                 ["total_rss", "total_shmem"],
@@ -220,7 +231,15 @@ impl ControlGroups {
                 .and_then(|folder| number(folder, "pids.current"))
                 .unwrap_or(0),
             forks_refused: pids.map_or(0, |folder| at(folder, "pids.events", "max")),
+            processor_ms: processor_ms.or_else(|| self.processor_ms_of_members(cluster)),
         })
+    }
+
+    /// Returns the processor time of the processes in a cluster's group, in milliseconds, with that
+    /// of their children that ended.
+    fn processor_ms_of_members(&self, cluster: &str) -> Option<u64> {
+        let members = self.members(cluster).ok()??;
+        Some(members.into_iter().map(usage::processor_ms).sum())
     }
 
     /// Moves running processes into a cluster's group. Ignores processes that have ended.

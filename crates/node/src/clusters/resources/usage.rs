@@ -21,6 +21,8 @@ pub struct ProcessUsage {
     pub memory_bytes: u64,
     /// Number of processes.
     pub processes: u64,
+    /// Processor time of the processes and of their children that ended, in milliseconds.
+    pub processor_ms: u64,
     /// The process with the most memory, other than the postmaster.
     pub largest: Option<ServerProcess>,
 }
@@ -46,6 +48,7 @@ pub fn measure(
     let mut usage = ProcessUsage {
         memory_bytes: segments,
         processes: processes.len() as u64,
+        processor_ms: processes.iter().copied().map(processor_ms).sum(),
         largest: None,
     };
     let mut most = 0;
@@ -64,6 +67,14 @@ pub fn measure(
         }
     }
     usage
+}
+
+/// Returns the processor time of a process and of its children that ended, in milliseconds.
+pub(super) fn processor_ms(pid: Pid) -> u64 {
+    let stat = ProcessFiles::of(pid).stat();
+    stat.map_or(0, |stat| {
+        stat.processor_ms.saturating_add(stat.children_processor_ms)
+    })
 }
 
 /// Returns all live processes with this user id, of any executable and working directory.
@@ -119,6 +130,8 @@ mod tests {
     #[test]
     fn shared_memory_is_counted_once_and_a_postmaster_is_not_the_largest() {
         let me = rustix::process::getpid();
+        // The first measurement allocates memory itself.
+        measure(&[me], None, None, 0);
         let (rough, careful) = (
             measure(&[me], None, None, u64::MAX),
             measure(&[me], None, None, 0),

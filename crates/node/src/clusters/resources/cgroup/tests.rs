@@ -145,11 +145,13 @@ fn version_2_limits_memory_without_swap_and_kills_whole_group() {
     .unwrap();
     fs::write(folder.join("pids.current"), "12\n").unwrap();
     fs::write(folder.join("pids.events"), "max 5\n").unwrap();
+    fs::write(folder.join("cpu.stat"), "usage_usec 2500999\nuser_usec 1\n").unwrap();
     let counts = Counts {
         memory_bytes: 4196,
         oom_kills: 3,
         processes: 12,
         forks_refused: 5,
+        processor_ms: Some(2500),
     };
     assert_eq!(groups.counts("abc"), Some(counts));
     assert_eq!(groups.counts("other"), None);
