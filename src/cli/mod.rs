@@ -1,6 +1,7 @@
 //! The command line: parsing, dispatch and output.
 
 mod admin;
+mod admin_listener;
 mod application;
 mod audit;
 mod backup;
@@ -38,6 +39,7 @@ mod service;
 mod snippet;
 mod status;
 mod token;
+mod top;
 mod upstream;
 mod with_postgres;
 
@@ -80,6 +82,8 @@ enum Command {
     Init(Box<init::InitCommand>),
     /// Show nodes, projects by state, open work, backups and certificates.
     Status(status::StatusCommand),
+    /// Show what running projects use: processor time, memory, disk, connections and requests.
+    Top(top::TopCommand),
     /// Check, show and compare configuration files of the server.
     #[command(subcommand)]
     ServerConfig(server_config::ServerConfigCommand),
@@ -234,6 +238,7 @@ impl Command {
                 | Self::ServerConfig(_)
                 | Self::Init(_)
                 | Self::Completion(_)
+                | Self::Top(_)
         )
     }
 }
@@ -242,6 +247,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Dev(dev) => Box::pin(dev.run()).await,
         Command::Status(status) => status.run().await,
+        Command::Top(top) => top.run().await,
         Command::Migrate(migrate) => migrate.run().await,
         Command::User(user) => user.run().await,
         Command::Org(org) => org.run().await,

@@ -2,17 +2,14 @@
 
 use std::{io, net::SocketAddr, path::Path, time::Duration};
 
-use bytes::Bytes;
-use gantry_base::net::{http_client::HttpClient, outbound::OutboundPolicy};
-use http::{Request, StatusCode};
-use http_body_util::Full;
+use http::StatusCode;
 use tokio::{
     net::{TcpStream, UnixStream},
     time::timeout,
 };
 
 use super::result::{CheckResult, CheckSubject};
-use crate::app::config::Config;
+use crate::{app::config::Config, cli::admin_listener};
 
 const API: CheckSubject = CheckSubject::new("server", "a connection to --listen");
 const OPERATOR: CheckSubject =
@@ -20,10 +17,8 @@ const OPERATOR: CheckSubject =
 const HEALTH: CheckSubject = CheckSubject::new("health", "/healthz on --admin-listen");
 const READINESS: CheckSubject = CheckSubject::new("readiness", "/readyz on --admin-listen");
 
-/// Time limit of a connection, and of a response.
+/// Time limit of a connection.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Largest response, in bytes.
-const RESPONSE_BYTES_MAX: usize = 256 << 10;
 /// Begin of a line of a health report about something that is missing.
 const WARNING: &str = "warning: ";
 const START: &str = "Start it, and read its log: journalctl -u gantry";
@@ -87,7 +82,7 @@ async fn bounded<T>(connecting: impl Future<Output = io::Result<T>>) -> io::Resu
 impl ServerReport {
     async fn read_health(&mut self, address: SocketAddr) {
         for (subject, path) in [(HEALTH, "healthz"), (READINESS, "readyz")] {
-            match get(address, path).await {
+            match admin_listener::get(address, path).await {
                 Ok((status, text)) => {
                     self.results.extend(reported(subject, status, &text));
                     let health = self.health.get_or_insert_default();
@@ -100,16 +95,6 @@ impl ServerReport {
             }
         }
     }
-}
-
-async fn get(address: SocketAddr, path: &str) -> anyhow::Result<(StatusCode, String)> {
-    let client = HttpClient::new(&OutboundPolicy::unrestricted());
-    let request = Request::get(format!("http://{address}/{path}"));
-    let request = request.body(Full::<Bytes>::default())?;
-    let mut response = client.send(request, TIMEOUT, RESPONSE_BYTES_MAX).await?;
-    let body = response.bytes().await?;
-    let text = String::from_utf8_lossy(&body).into_owned();
-    Ok((response.status, text))
 }
 
 /// Returns the results of a health report: a line for the state, then lines with warnings.
