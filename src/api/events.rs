@@ -102,7 +102,7 @@ impl EventsQuery {
         }
         Ok(EventFilter {
             after: self.after,
-            project: self.project_ref.clone(),
+            projects: self.project_ref.iter().cloned().collect(),
             types,
             limit: self.limit,
         })

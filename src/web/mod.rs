@@ -79,6 +79,7 @@ static PAGES: &[&Endpoint] = &[
     &projects::BRANCH,
     &projects::CONFIRM_MERGE,
     &projects::MERGE,
+    &projects::LIVE,
     &projects::FUNCTIONS,
     &projects::LOGS,
     &projects::DATABASE_CALLS,

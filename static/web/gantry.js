@@ -47,6 +47,30 @@ addEventListener('htmx:afterSwap', (event) => {
     status.focus();
   }
 });
+// Refresh a page when its project changes. Hidden pages hold no connection.
+const FALLBACK_MS = 10_000;
+const followed = () => document.querySelector('[data-changes]');
+let changes;
+let retry;
+const refresh = () => {
+  const element = followed();
+  const isTyping = document.activeElement?.matches('input, select, textarea') && element?.contains(document.activeElement);
+  if (element && !isTyping && !element.querySelector('details.menu[open]')) htmx.trigger(element, 'changed');
+};
+function follow() {
+  changes?.close();
+  clearTimeout(retry);
+  if (document.hidden || !followed()) return;
+  changes = new EventSource(followed().dataset.changes);
+  changes.addEventListener('changed', refresh);
+  changes.addEventListener('error', () => {
+    // The browser connects again by itself unless the server refused.
+    if (changes.readyState === EventSource.CLOSED) retry = setTimeout(() => (refresh(), follow()), FALLBACK_MS);
+  });
+}
+addEventListener('visibilitychange', () => (document.hidden || refresh(), follow()));
+addEventListener('pagehide', () => changes?.close());
+follow();
 // Filter and preset the permissions on the client. Without JavaScript the buttons submit the form.
 const search = document.querySelector('#search');
 if (search) {

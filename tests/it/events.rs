@@ -1,7 +1,7 @@
 //! The events of organizations: their numbers, their transactions, and the cursor.
 
 mod changes;
-mod cursor;
+pub(crate) mod cursor;
 mod numbers;
 mod stream;
 

@@ -5,6 +5,7 @@ mod backups;
 pub(crate) mod browser;
 mod cli_login;
 mod database_calls;
+mod live;
 mod oidc;
 mod organizations;
 mod passkeys;

@@ -99,8 +99,8 @@ async fn append_to(
 pub struct EventFilter {
     /// Events with a higher number. `None`: from the oldest event on.
     pub after: Option<i64>,
-    /// Events of this project; of all, if absent.
-    pub project: Option<String>,
+    /// Events of these projects; of all and of the organization, if empty.
+    pub projects: Vec<String>,
     /// Events of these types; of all, if empty.
     pub types: Vec<String>,
     /// Number of events, at most.
@@ -137,19 +137,19 @@ pub async fn page(
                    select * from events x
                    where x.organization_id = h.organization_id
                        and x.number > coalesce($2::bigint, 0)
-                       and ($3::text is null or x.project_ref = $3)
+                       and (cardinality($3::text[]) = 0 or x.project_ref = any($3))
                        and (cardinality($4::text[]) = 0 or x.type = any($4))
                    order by x.number limit $5
                ) e on true
                where h.organization_id = $1 order by e.number";
     let EventFilter {
         after,
-        project,
+        projects,
         types,
         limit,
     } = filter;
     let rows = db
-        .query(sql, &[&organization.0, after, project, types, limit])
+        .query(sql, &[&organization.0, after, projects, types, limit])
         .await
         .context("reading events")?;
     let (last, oldest) = rows.first().map_or((0, 1), |row| (row.get(0), row.get(1)));
@@ -161,6 +161,15 @@ pub async fn page(
         .filter(|_| is_full)
         .map_or(last, |event| event.number);
     Ok(EventPage { events, next, last })
+}
+
+/// Returns the number of the last event of a project's organization; 0 if there is none.
+pub async fn last_number(db: &Db, project: &ProjectRef) -> Result<i64, Error> {
+    let sql = "select h.number from projects p
+               join event_heads h on h.organization_id = p.organization_id where p.ref = $1";
+    let rows = db.query(sql, &[&project.as_str()]).await;
+    let rows = rows.context("reading events")?;
+    Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
 /// Rejects a cursor if the log does not have all events after it.

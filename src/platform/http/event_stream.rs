@@ -68,15 +68,37 @@ pub enum JsonOrEvents<T> {
     /// The JSON body.
     Json(T),
     /// The stream.
-    Events(Body),
+    Events(EventStreamResponse),
 }
 
 impl<T> JsonOrEvents<T> {
     /// Returns a stream of these texts, which are blocks of the event stream format.
     pub fn stream(blocks: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Self::Events(EventStreamResponse::new(blocks))
+    }
+}
+
+/// 200 with a stream of events.
+pub struct EventStreamResponse(Body);
+
+impl EventStreamResponse {
+    /// Returns a stream of these texts, which are blocks of the event stream format.
+    pub fn new(blocks: impl Stream<Item = Bytes> + Send + 'static) -> Self {
         use futures_util::StreamExt;
         let frames = blocks.map(|block| Ok::<_, BodyError>(Frame::data(block)));
-        Self::Events(Body::new(StreamBody::new(frames)))
+        Self(Body::new(StreamBody::new(frames)))
+    }
+}
+
+impl Output for EventStreamResponse {
+    fn describe(_: &mut OperationDoc) {}
+
+    fn respond(self) -> Response {
+        let mut response = with_type(StatusCode::OK, MEDIA_TYPE, self.0);
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+        response
     }
 }
 
@@ -88,13 +110,7 @@ impl<T: Serialize + JsonSchema + Send> Output for JsonOrEvents<T> {
     fn respond(self) -> Response {
         match self {
             Self::Json(value) => Json(value).respond(),
-            Self::Events(body) => {
-                let mut response = with_type(StatusCode::OK, MEDIA_TYPE, body);
-                let headers = response.headers_mut();
-                headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
-                response
-            }
+            Self::Events(stream) => stream.respond(),
         }
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     branches::{BranchEntry, RunEntry},
+    live::{self, Followed},
     project::ProjectResponse,
 };
 use crate::{
@@ -73,6 +74,8 @@ struct LoggedRun {
 #[template(path = "project_branch.html")]
 struct Page {
     layout: Layout,
+    /// Address of the stream of changes.
+    changes: String,
     project: ProjectResponse,
     branch: BranchEntry,
     created: Timestamp,
@@ -114,6 +117,7 @@ async fn show(
     PathProject(reference): PathProject,
     PathBranch(branch): PathBranch,
 ) -> Result<PageResponse, Error> {
+    let changes = live::address(&visitor, &reference, Followed::Branches).await?;
     let project = ProjectResponse::load(&visitor, &reference).await?;
     let IdentifiedBranch { id, branch } = find(&visitor, &reference, &branch).await?;
     let now = visitor.context.clock.now();
@@ -121,6 +125,7 @@ async fn show(
     let merge = format!("/v1/branches/{}/merge", branch.project_ref);
     let page = Page {
         layout: visitor.layout(),
+        changes,
         can_merge: visitor.check_body("POST", &merge, "{}").await?,
         runs: runs(&visitor, &reference, &id, &branch.project_ref, now).await?,
         project,

@@ -5,7 +5,10 @@ use chrono::{DateTime, Utc};
 use gantry_base::ids::ProjectRef;
 use serde::Deserialize;
 
-use super::project::ProjectResponse;
+use super::{
+    live::{self, Followed},
+    project::ProjectResponse,
+};
 use crate::{
     api::branches::{BranchStatus, runs::StepStatus},
     control::projects::Status,
@@ -102,6 +105,20 @@ struct BranchLine {
     removed: Option<Timestamp>,
 }
 
+/// Returns the branches of a project; none if it has no branches.
+pub(super) async fn entries(
+    visitor: &Visitor,
+    project: &ProjectRef,
+) -> Result<Vec<BranchEntry>, Error> {
+    match visitor
+        .get(&format!("/v1/projects/{project}/branches"))
+        .await
+    {
+        Err(Error::Unprocessable(_)) => Ok(Vec::new()),
+        branches => branches,
+    }
+}
+
 impl BranchEntry {
     /// Returns whether its database answers.
     pub(super) fn is_healthy(&self) -> bool {
@@ -143,6 +160,8 @@ struct RunLine {
 #[template(path = "project_branches.html")]
 struct Page {
     layout: Layout,
+    /// Address of the stream of changes.
+    changes: String,
     project: ProjectResponse,
     can_list: PermissionCheck,
     branches: Vec<BranchLine>,
@@ -165,12 +184,14 @@ async fn list(
     visitor: Visitor,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
+    let changes = live::address(&visitor, &reference, Followed::Branches).await?;
     let project = ProjectResponse::load(&visitor, &reference).await?;
     let operation = format!("/v1/projects/{reference}/branches");
     let can_list = visitor.check("GET", &operation).await?;
     let now = visitor.context.clock.now();
     let mut page = Page {
         layout: visitor.layout(),
+        changes,
         project,
         can_list,
         branches: Vec::new(),
@@ -179,12 +200,8 @@ async fn list(
     if !page.can_list.is_allowed() {
         return PageResponse::page(&page);
     }
-    let branches: Vec<BranchEntry> = match visitor.get(&operation).await {
-        // The project has no branches.
-        Err(Error::Unprocessable(_)) => Vec::new(),
-        branches => branches?,
-    };
-    page.branches = branches
+    page.branches = entries(&visitor, &reference)
+        .await?
         .into_iter()
         .map(|branch| line(branch, now))
         .collect();

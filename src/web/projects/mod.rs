@@ -9,6 +9,7 @@ mod database_calls;
 mod functions;
 mod hostname;
 mod ingest_keys;
+mod live;
 mod log_drains;
 mod logs;
 mod new;
@@ -30,6 +31,7 @@ pub(super) use self::{
     functions::FUNCTIONS,
     hostname::HOSTNAME,
     ingest_keys::{ADD_INGEST_KEY, DELETE_INGEST_KEY, INGEST_KEYS},
+    live::LIVE,
     log_drains::LOG_DRAINS,
     logs::LOGS,
     new::{CREATE, NEW},

@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::{
     hostname::HostnameResponse,
+    live::{self, Followed},
     project::{ProjectResponse, unless_rejected},
 };
 use crate::{
@@ -116,6 +117,8 @@ impl ServiceLine {
 #[template(path = "project.html")]
 pub(super) struct Page {
     layout: Layout,
+    /// Address of the stream of changes.
+    changes: String,
     project: ProjectResponse,
     created: Timestamp,
     /// The error of an unhealthy project.
@@ -189,6 +192,7 @@ pub(super) async fn load(
     reveal: bool,
     problem: Option<String>,
 ) -> Result<Page, Error> {
+    let changes = live::address(visitor, reference, Followed::Project).await?;
     let project = ProjectResponse::load(visitor, reference).await?;
     let at = |rest: &str| format!("/v1/projects/{reference}{rest}");
     let can_connect = visitor.check("GET", &at("/config/database/pooler")).await?;
@@ -200,6 +204,7 @@ pub(super) async fn load(
     let created = Timestamp::new(project.created_at, visitor.context.clock.now());
     let mut page = Page {
         layout: visitor.layout(),
+        changes,
         created,
         cause: None,
         can_connect,

@@ -10,7 +10,7 @@ use super::read;
 use crate::support::{Node, TestApp, machine::PATIENCE};
 
 /// Starts the tasks of a node that pass events on.
-pub(super) fn listen(node: &Node) -> JoinSet<()> {
+pub(crate) fn listen(node: &Node) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(notifications::run(node.app.platform.clone()));
     tasks.spawn(hub::run(node.app.platform.clone()));
@@ -18,7 +18,7 @@ pub(super) fn listen(node: &Node) -> JoinSet<()> {
 }
 
 /// Waits until a number of requests wait for events on a node.
-pub(super) async fn until_waiting(node: &Node, count: usize) {
+pub(crate) async fn until_waiting(node: &Node, count: usize) {
     let waiting = async {
         while node.app.events.waiting() != count {
             tokio::task::yield_now().await;

@@ -33,6 +33,10 @@ const OPENING: &[(&str, &str)] = &[
         "crates/node/src/engines/registry.rs",
         "packages from the operator's registry, for commands without a server",
     ),
+    (
+        "src/cli/admin_listener.rs",
+        "commands of the operator about their own server",
+    ),
     ("src/cli/check.rs", "checks the operator's own addresses"),
     (
         "src/cli/config/api_client.rs",

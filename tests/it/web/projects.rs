@@ -84,7 +84,8 @@ async fn new_project_page_polls_until_the_status_is_settled() {
     browser.get(NEW).await.expect(200).hides(&suggested);
     let project = make(&app, &mut browser, "shop").await;
     let page = format!("/projects/{project}");
-    let polls = "hx-trigger=\"every 2s\"";
+    let polls = "hx-trigger=\"changed, every 10s\"";
+    let follows = "hx-trigger=\"changed\"";
     let reloads = "<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>";
     browser
         .get(&page)
@@ -101,6 +102,7 @@ async fn new_project_page_polls_until_the_status_is_settled() {
         .await
         .expect(200)
         .says("Healthy")
+        .says(follows)
         .hides(polls)
         .hides(reloads);
     browser
@@ -506,7 +508,7 @@ async fn branches_page_shows_branches_and_runs() {
         .says("default branch")
         .says("Action runs")
         .says(made["project_ref"].as_str().unwrap())
-        .says("hx-trigger=\"every 2s\"");
+        .says("hx-trigger=\"changed, every 5s\"");
     let own = made["project_ref"].as_str().unwrap();
     let branch = format!("{path}/{own}");
     let page = browser.get(&branch).await.expect(200);
