@@ -1,5 +1,6 @@
 //! Scoped tokens in the whole application: reach, permissions, networks and validity.
 
+mod children;
 mod management;
 mod permissions;
 mod reach;
@@ -15,7 +16,7 @@ use gantry_base::ids::{ProjectRef, TokenId};
 use crate::support::{Actor, TestApp, client::Call, dawn};
 
 /// Returns a draft with this reach and these permissions.
-fn draft(resources: TokenResources, permissions: &[&str]) -> TokenDraft {
+pub(crate) fn draft(resources: TokenResources, permissions: &[&str]) -> TokenDraft {
     TokenDraft {
         resources,
         permissions: permissions.iter().map(ToString::to_string).collect(),
@@ -24,7 +25,7 @@ fn draft(resources: TokenResources, permissions: &[&str]) -> TokenDraft {
     }
 }
 
-fn projects(references: &[&ProjectRef]) -> TokenResources {
+pub(crate) fn projects(references: &[&ProjectRef]) -> TokenResources {
     TokenResources::Projects(
         references
             .iter()
@@ -38,7 +39,7 @@ fn week() -> DateTime<Utc> {
 }
 
 /// Creates a scoped token of `actor`.
-async fn scoped(app: &TestApp, actor: &Actor, draft: TokenDraft) -> (String, TokenId) {
+pub(crate) async fn scoped(app: &TestApp, actor: &Actor, draft: TokenDraft) -> (String, TokenId) {
     let grant = draft.resolve(&app.app.db, actor.user).await.unwrap();
     store(app, actor, &grant).await
 }

@@ -1,5 +1,6 @@
 //! Personal access tokens: creation, listing and revocation. Only digests are stored.
 
+pub mod children;
 pub mod cli_login;
 pub mod operations;
 pub mod scoped;
@@ -73,6 +74,9 @@ pub struct AccessToken {
     /// owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<TokenScope>,
+    /// Id of the token that created it. It is revoked with that token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<i64>,
 }
 
 /// Restrictions of a scoped token.
@@ -148,19 +152,31 @@ pub async fn create(
         last_used_at: None,
         last_used_from: None,
         scope: None,
+        parent_id: None,
     })
 }
 
 /// Maximum number of tokens in a list.
 const LIST_MAX: i64 = 1_000;
 
+/// Columns of a token `t`, for [`read`].
+macro_rules! token_columns {
+    () => {
+        "id, name, alias, created_at, expires_at, last_used_at, reach, permissions, \
+         networks::text[], not_before, \
+         array(select slug from organizations o where o.id = any(t.organizations) order by slug), \
+         array(select ref from projects p where p.id = any(t.projects) order by ref), \
+         last_used_from, parent_id"
+    };
+}
+use token_columns;
+
 macro_rules! tokens {
     ($rest:literal) => {
         concat!(
-            "select id, name, alias, created_at, expires_at, last_used_at, reach, permissions, networks::text[], not_before, \
-             array(select slug from organizations o where o.id = any(t.organizations) order by slug), \
-             array(select ref from projects p where p.id = any(t.projects) order by ref), last_used_from \
-             from tokens t where user_id = $1 and revoked_at is null ",
+            "select ",
+            token_columns!(),
+            " from tokens t where user_id = $1 and revoked_at is null ",
             $rest
         )
     };
@@ -217,6 +233,7 @@ fn read(row: &Row) -> AccessToken {
         last_used_at: row.get(5),
         last_used_from: row.get(12),
         scope,
+        parent_id: row.get(13),
     }
 }
 
@@ -224,7 +241,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     names::check("name", name, 256)
 }
 
-/// Revokes a token. Other nodes reject it as soon as the change notification arrives.
+/// Revokes a token with its descendants. Other nodes reject them as soon as the change notification
+/// arrives.
 pub async fn revoke(
     db: &Db,
     token: TokenId,
@@ -239,9 +257,13 @@ pub async fn revoke(
         .await
         .context("revoking a token")?
         .ok_or(Error::NotFound)?;
+    let children = children::revoke_all(&transaction, token, now).await?;
     if let Some(audit) = audit {
-        let before =
+        let mut before =
             json!({"id": token.0, "name": row.get::<_, &str>(0), "alias": row.get::<_, &str>(1)});
+        if !children.is_empty() {
+            before["children"] = children.into();
+        }
         audit
             .write_in(&transaction, 200, (Some(before), None), now)
             .await?;

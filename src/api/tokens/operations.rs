@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    AccessToken, LIFE_DAYS_MAX, cli_login,
+    AccessToken, LIFE_DAYS_MAX, TokenScope, children,
+    children::{ChildExpiry, NewChild},
+    cli_login,
     cli_login::EncryptedToken,
     scoped,
     scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
@@ -26,7 +28,7 @@ use crate::{
     platform::{
         access::{Access, Permission, Permissions, User},
         audit::Recorder,
-        error::Error,
+        error::{Context, Error},
         http::{
             Endpoint, Json, Output, Query, Tag, Verb, mount,
             output::{Created, OkEmpty},
@@ -38,8 +40,17 @@ use crate::{
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] =
-    &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &LIST,
+    &CREATE,
+    &GET,
+    &REVOKE,
+    &LIST_CHILDREN,
+    &CREATE_CHILD,
+    &SIMULATE,
+    &USAGE,
+    &CLI_LOGIN,
+];
 
 path_parameters! {
     /// A token id from the path. The handlers check that the token belongs to the caller.
@@ -133,6 +144,35 @@ struct DraftRequest {
 }
 
 impl DraftRequest {
+    /// Takes the limits that are left out from a scoped token.
+    fn inherit(&mut self, scope: &TokenScope) -> Result<(), Error> {
+        if self.permissions.is_empty() {
+            self.permissions.clone_from(&scope.permissions);
+        }
+        if !self.organization_slugs.is_empty() || !self.project_refs.is_empty() {
+            return Ok(());
+        }
+        let unknown = "reading the reach of a token";
+        match scope.reach.as_str() {
+            "projects" => {
+                let refs = scope.project_refs.iter().map(|text| text.parse());
+                self.project_refs = refs.collect::<Result<_, _>>().context(unknown)?;
+                if self.project_refs.is_empty() {
+                    return Err(Error::NotFound);
+                }
+            }
+            "organizations" => {
+                let slugs = scope.organization_slugs.iter().map(|text| text.parse());
+                self.organization_slugs = slugs.collect::<Result<_, _>>().context(unknown)?;
+                if self.organization_slugs.is_empty() {
+                    return Err(Error::NotFound);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     fn draft(self) -> Result<TokenDraft, Error> {
         let network = |text: &String| {
             text.parse::<IpNet>().map_err(|_| {
@@ -234,6 +274,126 @@ async fn revoke(
     context.table_changed(Table::Tokens);
     notifications::settle(&context.db).await?;
     Ok(OkEmpty)
+}
+
+static LIST_CHILDREN: Endpoint = Endpoint {
+    id: "gantry-list-token-children",
+    summary: "List the live descendants of a token, parents before their children",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/v1/tokens/{id}/children",
+    aliases: &[],
+    access: Access::Caller,
+    limit: &STANDARD,
+    handler: || mount(list_children),
+};
+
+async fn list_children(
+    PathToken(token): PathToken,
+    user: User,
+    context: ApiContext,
+) -> Result<Json<Vec<AccessToken>>, Error> {
+    let token = own_token(&context, &user, token).await?;
+    Ok(Json(children::list(&context.db, user.id, token).await?))
+}
+
+static CREATE_CHILD: Endpoint = Endpoint {
+    id: "gantry-create-child-token",
+    summary: "Create a narrower token of a token, which is revoked with it. It is returned only once",
+    tag: Tag::Gantry,
+    method: Verb::Post,
+    path: "/v1/tokens/{id}/children",
+    aliases: &[],
+    access: Access::Caller,
+    limit: &STANDARD,
+    handler: || {
+        mount(create_child).mutates().sample(r#"{"name": "agent", "expires_in_minutes": 15, "organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["project_admin_read"]}"#)
+    },
+};
+
+/// The limits of a child token. Those that are left out are the parent's.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "CreateChildAccessToken")]
+#[serde(deny_unknown_fields)]
+struct CreateChildRequest {
+    #[schemars(length(min = 1, max = 256))]
+    name: String,
+    /// Expiry time: at most that of the parent.
+    expires_at: Option<DateTime<Utc>>,
+    /// Lifetime in minutes, up to 527040, instead of `expires_at`. Defaults to 60. It ends with the
+    /// parent's.
+    #[schemars(range(min = 1, max = 527_040))]
+    expires_in_minutes: Option<i64>,
+    #[serde(flatten)]
+    draft: DraftRequest,
+}
+
+/// Lifetime of a child token in minutes, if none is given.
+const CHILD_MINUTES_DEFAULT: i64 = 60;
+/// Longest lifetime of a child token in minutes.
+const CHILD_MINUTES_MAX: i64 = LIFE_DAYS_MAX * 24 * 60;
+
+impl CreateChildRequest {
+    fn expiry(&self, now: DateTime<Utc>) -> Result<ChildExpiry, Error> {
+        let minutes = self.expires_in_minutes.unwrap_or(CHILD_MINUTES_DEFAULT);
+        if !(1..=CHILD_MINUTES_MAX).contains(&minutes) {
+            let text = format!("expected 1 to {CHILD_MINUTES_MAX}");
+            return Err(Error::invalid("expires_in_minutes", text));
+        }
+        match self.expires_at {
+            Some(_) if self.expires_in_minutes.is_some() => Err(Error::invalid(
+                "expires_in_minutes",
+                "cannot be given together with expires_at",
+            )),
+            Some(moment) => Ok(ChildExpiry::At(moment)),
+            None => Ok(ChildExpiry::AtMost(now + TimeDelta::minutes(minutes))),
+        }
+    }
+}
+
+async fn create_child(
+    PathToken(parent): PathToken,
+    user: User,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+    Json(request): Json<CreateChildRequest>,
+) -> Result<Created<CreatedToken>, Error> {
+    let parent = own_token(&context, &user, parent).await?;
+    let now = context.clock.now();
+    let expires_at = request.expiry(now)?;
+    let mut draft = request.draft;
+    let scope = tokens::get(&context.db, user.id, parent).await?.scope;
+    if let Some(scope) = scope {
+        draft.inherit(&scope)?;
+    }
+    let grant = draft.draft()?.resolve(&context.db, user.id).await?;
+    let minted = scoped::mint(&context.entropy);
+    let view = |about, token| Created(CreatedToken { about, token });
+    let text = SecretString::from(minted.expose());
+    audit.answer_with(move |about: &AccessToken| {
+        view(about.clone(), text.expose_secret().to_owned()).respond()
+    });
+    let new = NewChild {
+        owner: user.id,
+        parent,
+        name: &request.name,
+        created_at: now,
+        expires_at,
+        grant,
+    };
+    let token = children::create(&context.db, new, &minted, &audit).await?;
+    Ok(view(token, minted.expose().to_owned()))
+}
+
+/// Returns a token that the caller may create children of: the token of the request, or any of its
+/// owner if the request has a classic token.
+async fn own_token(context: &ApiContext, user: &User, token: i64) -> Result<TokenId, Error> {
+    let token = TokenId(token);
+    if user.grant.is_some() && user.token != Some(token) {
+        return Err(Error::NotFound);
+    }
+    tokens::get(&context.db, user.id, token).await?;
+    Ok(token)
 }
 
 static SIMULATE: Endpoint = Endpoint {

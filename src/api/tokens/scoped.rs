@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::{
     clock::Entropy,
-    ids::{OrgSlug, OrganizationId, ProjectRef, UserId},
+    ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
 };
 use ipnet::IpNet;
 use serde_json::json;
+use tokio_postgres::Transaction;
 
 use super::{AccessToken, GeneratedToken, LIFE_DAYS_MAX, token_events};
 use crate::{
@@ -227,10 +228,67 @@ pub async fn create(
     grant: &TokenGrant,
     audit: Option<&Recorder>,
 ) -> Result<AccessToken, Error> {
+    let mut client = db.client().await?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("storing a scoped token")?;
+    let new = NewScopedToken {
+        owner,
+        name,
+        minted,
+        created_at,
+        expires_at,
+        grant,
+        parent: None,
+    };
+    let created = store(&transaction, new, audit).await?;
+    transaction
+        .commit()
+        .await
+        .context("storing a scoped token")?;
+    Ok(created)
+}
+
+/// A scoped token to be stored.
+pub(super) struct NewScopedToken<'a> {
+    pub(super) owner: UserId,
+    pub(super) name: &'a str,
+    pub(super) minted: &'a GeneratedToken,
+    pub(super) created_at: DateTime<Utc>,
+    pub(super) expires_at: DateTime<Utc>,
+    pub(super) grant: &'a TokenGrant,
+    /// The token that creates it.
+    pub(super) parent: Option<ParentToken>,
+}
+
+/// The parent of a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ParentToken {
+    pub(super) id: TokenId,
+    /// Number of its ancestors.
+    pub(super) depth: i16,
+}
+
+/// Stores a scoped token in a transaction and returns its metadata.
+pub(super) async fn store(
+    transaction: &Transaction<'_>,
+    new: NewScopedToken<'_>,
+    audit: Option<&Recorder>,
+) -> Result<AccessToken, Error> {
+    let NewScopedToken {
+        owner,
+        name,
+        minted,
+        created_at,
+        expires_at,
+        grant,
+        parent,
+    } = new;
     check_life(created_at, grant.not_before, expires_at)?;
     super::check_name(name)?;
     let sql = "select count(*) from tokens where user_id = $1 and reach is not null and revoked_at is null and expires_at > $2";
-    let live = db
+    let live = transaction
         .query(sql, &[&owner.0, &created_at])
         .await
         .context("counting tokens")?;
@@ -247,15 +305,11 @@ pub async fn create(
         .iter()
         .map(|network| network.trunc().to_string())
         .collect();
-    let mut client = db.client().await?;
-    let transaction = client
-        .transaction()
-        .await
-        .context("storing a scoped token")?;
     let row = transaction
         .query_one(
             "insert into tokens (user_id, name, digest, alias, created_at, expires_at, reach, permissions, organizations, projects, \
-             networks, not_before) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text[]::cidr[], $12) returning id",
+             networks, not_before, parent_id, depth) \
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text[]::cidr[], $12, $13, $14) returning id",
             &[
                 &owner.0,
                 &name,
@@ -269,17 +323,20 @@ pub async fn create(
                 &grant.reach.listed_projects(),
                 &networks,
                 &grant.not_before,
+                &parent.map(|parent| parent.id.0),
+                &parent.map_or(0, |parent| parent.depth + 1),
             ],
         )
         .await
         .context("storing a scoped token")?;
     let id: i64 = row.get(0);
-    let created = super::created(&transaction, owner, id).await?;
+    let created = super::created(transaction, owner, id).await?;
     if let Some(audit) = audit {
         audit.result(&created);
         let after = json!({
             "id": id, "name": name, "alias": minted.alias, "expires_at": expires_at, "reach": grant.reach.name(),
             "permissions": grant.permissions.names(), "networks": networks,
+            "parent_id": parent.map(|parent| parent.id.0),
         });
         let token = TokenFacts {
             id,
@@ -288,16 +345,10 @@ pub async fn create(
             expires_at: Some(expires_at),
         };
         let reach = Some(&grant.reach);
-        let events = token_events::created(&transaction, owner, reach, token).await?;
+        let events = token_events::created(transaction, owner, reach, token).await?;
         let change = Change::new((None, Some(after)), events);
-        audit
-            .write_in(&transaction, 201, change, created_at)
-            .await?;
+        audit.write_in(transaction, 201, change, created_at).await?;
     }
-    transaction
-        .commit()
-        .await
-        .context("storing a scoped token")?;
     Ok(created)
 }
 

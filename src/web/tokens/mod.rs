@@ -242,7 +242,7 @@ fn callable_operations(scope: &TokenLimits) -> Vec<&'static Endpoint> {
             ..
         } => permits(permissions),
         Access::Needs { cases, .. } => cases.iter().any(|case| permits(case.permissions)),
-        Access::Caller => true,
+        Access::Caller | Access::Credential => true,
         Access::User => scope.reach == "account",
         Access::Public | Access::Unscoped => false,
     })
