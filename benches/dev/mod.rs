@@ -24,7 +24,8 @@ pub(crate) struct Dev {
     child: Child,
     api: SocketAddr,
     token: String,
-    organization: String,
+    /// Slug of the organization.
+    pub(crate) organization: String,
 }
 
 impl Dev {
