@@ -19,6 +19,7 @@ pub mod api;
 pub mod app;
 pub mod cli;
 pub mod control;
+pub mod mcp;
 pub mod platform;
 pub mod proxy;
 pub mod web;

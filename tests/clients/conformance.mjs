@@ -18,7 +18,7 @@ const EXPECTED = {
 const DOCUMENTS = 'authorization-server-metadata-cimd';
 
 /** Runs a command of the suite. Calls `seen` with each line of output. */
-function conformance(server, args, seen = () => {}) {
+export function conformance(server, args, seen = () => {}) {
   // The suite needs a newer Node.js than these tests.
   const program = join(clients, 'node_modules/node/bin/node');
   const child = spawn(program, [join(clients, 'node_modules/@modelcontextprotocol/conformance/dist/index.js'), ...args], {

@@ -9,6 +9,7 @@ import histories from './histories.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
 import { mcp } from './mcp.mjs';
+import mcpHttp from './mcp-http.mjs';
 import oauth from './oauth.mjs';
 import pages from './pages.mjs';
 import pool from './pool.mjs';
@@ -33,6 +34,7 @@ const suites = {
   mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),
   // A version that older set-ups of assistants still use.
   'mcp-0.7': mcp('mcp-server-supabase-0.7/dist/transports/stdio.js'),
+  'mcp-http': mcpHttp,
   js,
   oauth,
   pages,

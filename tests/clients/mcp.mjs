@@ -1,16 +1,39 @@
 // npm `@supabase/mcp-server-supabase` over stdio, with the calls of an assistant.
 import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { bounded, call, clients, project, soon } from './harness.mjs';
 
+/** Calls of tools. Subclasses send the requests. */
+export class Tools {
+  /** Returns the answer of a tool, parsed if it is JSON. */
+  async tool(name, args = {}) {
+    const result = await this.request('tools/call', { name, arguments: args });
+    const text = result.content[0].text;
+    assert.ok(!result.isError, `${name}: ${text}`);
+    try {
+      return JSON.parse(text);
+    } catch {
+      return text;
+    }
+  }
+
+  async refusal(name, args) {
+    const result = await this.request('tools/call', { name, arguments: args });
+    assert.ok(result.isError, `${name} was to be refused: ${result.content[0].text}`);
+    return result.content[0].text;
+  }
+}
+
 /** A JSON-RPC client: one message per line. */
-class Session {
+class Session extends Tools {
   #pending = new Map();
   #last = 0;
 
   constructor(server, program) {
+    super();
     // The feature `docs` is left out: listing its tools needs the network.
     const features = 'account,database,debugging,development,functions,branching,storage';
     const args = ['--access-token', server.token, '--api-url', server.url, '--features', features];
@@ -38,24 +61,6 @@ class Session {
     assert.ok(!message.error, JSON.stringify(message.error));
     return message.result;
   }
-
-  /** Returns the answer of a tool, parsed if it is JSON. */
-  async tool(name, args = {}) {
-    const result = await this.request('tools/call', { name, arguments: args });
-    const text = result.content[0].text;
-    assert.ok(!result.isError, `${name}: ${text}`);
-    try {
-      return JSON.parse(text);
-    } catch {
-      return text;
-    }
-  }
-
-  async refusal(name, args) {
-    const result = await this.request('tools/call', { name, arguments: args });
-    assert.ok(result.isError, `${name} was to be refused: ${result.content[0].text}`);
-    return result.content[0].text;
-  }
 }
 
 /** Runs the scenarios with one of the installed versions. */
@@ -74,7 +79,7 @@ export const mcp = (program) => async (server, tally) => {
   }
 };
 
-async function scenarios(server, tally, session) {
+export async function scenarios(server, tally, session) {
   const organization_id = server.organization;
   await tally.scenario('mcp: tools/list', async () => {
     const { tools } = await session.request('tools/list', {});
@@ -92,7 +97,8 @@ async function scenarios(server, tally, session) {
     assert.equal(cost.amount, 0, JSON.stringify(cost));
     const { confirmation_id } = await session.tool('confirm_cost', cost);
     const made = await session.tool('create_project', {
-      name: 'made by MCP',
+      // Names are unique, and other versions run on the same server.
+      name: `made by MCP ${randomUUID()}`,
       region: 'us-east-1',
       organization_id,
       confirm_cost_id: confirmation_id,

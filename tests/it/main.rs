@@ -32,6 +32,7 @@ mod keys;
 mod lifecycle;
 mod limits;
 mod matrix;
+mod mcp;
 mod members;
 mod model;
 mod oauth;

@@ -441,7 +441,7 @@ fn single_permission_is_admitted_as_in_the_contract() {
                         Access::Public => true,
                         Access::User => reach == Reach::Account,
                         Access::Unscoped => false,
-                        Access::Caller | Access::Needs { .. } => {
+                        Access::Caller | Access::Credential | Access::Needs { .. } => {
                             visible && suffices && counts && by_role
                         }
                     };

@@ -1,7 +1,7 @@
 //! OAuth: authorization of applications, from the view of applications, members and attackers.
 
 mod applications;
-mod audience;
+pub(crate) mod audience;
 mod authorization;
 mod authorize;
 mod client_authentication;

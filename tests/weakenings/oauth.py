@@ -261,8 +261,8 @@ WEAKENINGS = [
     ),
     (
         "token-audience",
-        "src/platform/access/oauth_tokens.rs",
-        "if Audience::stored(row.get(15)) != Audience::Api {",
+        "src/platform/access/decide.rs",
+        "if approval.audience != Audience::Api {",
         "if false {",
         "token_for_mcp_server_is_rejected_by_api",
     ),

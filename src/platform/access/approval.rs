@@ -6,6 +6,7 @@ use gantry_base::ids::{ApplicationId, ApprovalId};
 use uuid::Uuid;
 
 use super::{
+    audience::Audience,
     grant::Reach,
     permission::{OauthScope, Permission},
     role::{EffectiveRoles, Role},
@@ -29,6 +30,8 @@ pub struct OauthApproval {
     /// The role of the application on everything it reaches. `None`: the current role of the
     /// member.
     pub acts_as: Option<Role>,
+    /// The resource that the token was issued for.
+    pub audience: Audience,
 }
 
 impl OauthApproval {

@@ -1,8 +1,9 @@
 //! The audience of OAuth access tokens: the resource they are issued for (RFC 8707).
 //!
 //! The server has two resources. One is the Management API, named by the issuer or by the issuer
-//! with `/v1`. The other is an MCP server that an operator runs at `<issuer>/mcp`: tokens for it
-//! are issued here and are not accepted by the API.
+//! with `/v1`. The other is the MCP server at `<issuer>/mcp`: tokens for it are accepted there and
+//! not by the API. Tokens for the API are accepted by both, because the tools are operations of the
+//! API.
 
 use crate::platform::error::{Error, oauth_error};
 
@@ -11,7 +12,9 @@ use crate::platform::error::{Error, oauth_error};
 pub enum Audience {
     /// The Management API.
     Api,
-    /// The MCP server, or a resource that an earlier version issued tokens for.
+    /// The MCP server.
+    Mcp,
+    /// A resource that an earlier version issued tokens for.
     Other,
 }
 
@@ -31,6 +34,7 @@ impl Audience {
             .map(|(_, rest)| rest.find('/').map_or("", |at| &rest[at..]));
         match path {
             Some("" | "/" | "/v1" | "/v1/") => Self::Api,
+            Some(path) if path.strip_suffix('/').unwrap_or(path) == MCP => Self::Mcp,
             Some(_) | None => Self::Other,
         }
     }
@@ -64,8 +68,8 @@ mod tests {
             ("https://api.example/", Audience::Api),
             ("https://api.example/v1", Audience::Api),
             ("https://api.example/v1/", Audience::Api),
-            ("https://api.example/mcp", Audience::Other),
-            ("https://api.example/mcp/", Audience::Other),
+            ("https://api.example/mcp", Audience::Mcp),
+            ("https://api.example/mcp/", Audience::Mcp),
         ] {
             assert_eq!(check(resource, ISSUER).unwrap(), resource);
             assert_eq!(Audience::stored(Some(resource)), audience, "{resource}");
@@ -102,7 +106,6 @@ mod tests {
         for stored in [
             "https://api.example/v1/projects",
             "https://api.example/anything",
-            "http:///mcp",
             "nonsense",
             "",
         ] {

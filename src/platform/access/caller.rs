@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::{
     approval::OauthApproval,
+    audience::Audience,
     grant::{Reach, TokenGrant},
     subject::Subject,
 };
@@ -101,6 +102,22 @@ impl CachedCredential {
 }
 
 impl User {
+    /// Returns the user for operations that another one calls: a token for the MCP server reaches
+    /// the API by its tools.
+    pub fn for_operations(user: &Arc<Self>) -> Arc<Self> {
+        let Some(approval) = &user.approval else {
+            return user.clone();
+        };
+        let approval = OauthApproval {
+            audience: Audience::Api,
+            ..(**approval).clone()
+        };
+        Arc::new(Self {
+            approval: Some(Arc::new(approval)),
+            ..(**user).clone()
+        })
+    }
+
     /// Returns whether the credential reaches the subject. The user's roles are not considered.
     pub fn sees(&self, subject: &Subject) -> bool {
         self.grant.as_ref().is_none_or(|grant| grant.sees(subject))

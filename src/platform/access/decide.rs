@@ -1,13 +1,18 @@
 //! The access decision: a pure function of the caller, the requirement of the operation, and the
 //! caller's relation to the subject.
 
-use super::{caller::Caller, grant::Reach, role::EffectiveRoles};
+use super::{
+    audience::Audience,
+    caller::{Caller, User},
+    grant::Reach,
+    role::EffectiveRoles,
+};
 use crate::platform::{
     access::{
         permission::Permission,
         requirement::{Access, RequestView},
     },
-    error::{Denial, Error},
+    error::{CredentialProblem, Denial, Error},
 };
 
 /// The relation of the caller to the subject of a request.
@@ -53,7 +58,11 @@ pub fn decide(
     };
     let grant = user.grant.as_deref();
     let approval = user.approval.as_deref();
-    if let Some(approval) = approval {
+    let is_for_credentials = *access == Access::Credential;
+    if let Some(approval) = approval.filter(|_| !is_for_credentials) {
+        if approval.audience != Audience::Api {
+            return Err(Error::Unauthenticated(CredentialProblem::Unknown));
+        }
         match access.oauth() {
             None => return Err(Error::Forbidden(Denial::NotByApplications)),
             Some(scope) if !approval.scopes.contains(scope) => {
@@ -90,6 +99,43 @@ pub fn decide(
         )))
     } else {
         Err(Error::Forbidden(Denial::Role))
+    }
+}
+
+/// Returns whether the credential of a user may meet the requirement on some subject, in one of its
+/// cases. The roles of the user are not considered.
+pub fn may_use(user: &User, access: &Access) -> bool {
+    let by_token = |permission| {
+        let granted = user
+            .grant
+            .as_ref()
+            .is_none_or(|grant| grant.holds(permission));
+        let approved = user.approval.as_ref().is_none_or(|it| it.holds(permission));
+        granted && approved
+    };
+    if let Some(approval) = &user.approval
+        && access
+            .oauth()
+            .is_none_or(|scope| !approval.scopes.contains(scope))
+    {
+        return *access == Access::Credential;
+    }
+    match access {
+        Access::Public | Access::Caller | Access::Credential => true,
+        Access::User => {
+            let grant = user.grant.as_ref();
+            grant.is_none_or(|grant| grant.reach == Reach::Account)
+        }
+        Access::Unscoped => user.grant.is_none(),
+        Access::Needs {
+            permissions, cases, ..
+        } => {
+            let cases = cases.iter().map(|case| case.permissions);
+            [*permissions]
+                .into_iter()
+                .chain(cases)
+                .any(|needed| needed.met(by_token))
+        }
     }
 }
 

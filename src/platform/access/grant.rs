@@ -88,6 +88,30 @@ impl Reach {
         }
     }
 
+    /// Returns whether everything within the other reach lies within this one.
+    pub fn includes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Account, _) => true,
+            (Self::Organizations(outer), Self::Organizations(inner)) => inner
+                .iter()
+                .all(|organization| outer.contains(organization)),
+            (Self::Organizations(outer), Self::Projects { organization, .. }) => {
+                outer.contains(organization)
+            }
+            (
+                Self::Projects {
+                    organization: outer,
+                    projects: all,
+                },
+                Self::Projects {
+                    organization,
+                    projects,
+                },
+            ) => outer == organization && projects.iter().all(|project| all.contains(project)),
+            (_, Self::Account) | (Self::Projects { .. }, Self::Organizations(_)) => false,
+        }
+    }
+
     /// Returns the organizations that lists are restricted to. `None` for no restriction.
     pub fn listed_organizations(&self) -> Option<Vec<i64>> {
         match self {

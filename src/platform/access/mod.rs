@@ -19,8 +19,9 @@ mod subject;
 
 pub use approval::{OauthApproval, Scopes};
 pub use caller::{CachedCredential, Caller, User};
-pub use decide::{CallerRelation, decide};
+pub use decide::{CallerRelation, decide, may_use};
 pub use directory::{Directory, organization_by_slug};
+pub(crate) use grant::read as read_grant;
 pub use grant::{Permissions, Reach, TokenGrant};
 pub use permission::{AnyOf, OauthScope, Permission, PermissionLevel};
 pub use requirement::{Access, Case, RequestView, needs, pat_only};

@@ -45,7 +45,7 @@ pub async fn find(
         return Ok(None);
     };
     // A token for another resource is rejected (RFC 8707 §2) and does not count as used.
-    if Audience::stored(row.get(15)) != Audience::Api {
+    if Audience::stored(row.get(15)) == Audience::Other {
         return Ok(None);
     }
     if row.get::<_, Option<DateTime<Utc>>>(13).is_none() {
@@ -86,6 +86,7 @@ fn read(row: &Row) -> Result<CachedCredential, Error> {
         scopes: scopes(2).and(scopes(3)).and(scopes(4)),
         reach: reach(OrganizationId(row.get(8)), row.get(9)),
         acts_as,
+        audience: Audience::stored(row.get(15)),
     };
     let user = User {
         id: UserId(row.get(11)),

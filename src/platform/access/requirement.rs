@@ -70,8 +70,11 @@ impl std::fmt::Debug for Case {
 pub enum Access {
     /// No requirement.
     Public,
-    /// A live token of any kind.
+    /// A live token of any kind, but not that of an OAuth application.
     Caller,
+    /// A live credential of any kind, also that of an OAuth application. The operation calls others
+    /// that decide.
+    Credential,
     /// A live token that is not limited to projects or organizations.
     User,
     /// A live classic token or a session. Scoped tokens must not create tokens or read their
@@ -94,7 +97,9 @@ impl Access {
     pub const fn permissions(&self) -> AnyOf {
         match self {
             Self::Needs { permissions, .. } => *permissions,
-            Self::Public | Self::Caller | Self::User | Self::Unscoped => AnyOf(&[]),
+            Self::Public | Self::Caller | Self::Credential | Self::User | Self::Unscoped => {
+                AnyOf(&[])
+            }
         }
     }
 
@@ -118,7 +123,7 @@ impl Access {
     pub const fn cases(&self) -> &'static [Case] {
         match self {
             Self::Needs { cases, .. } => cases,
-            Self::Public | Self::Caller | Self::User | Self::Unscoped => &[],
+            Self::Public | Self::Caller | Self::Credential | Self::User | Self::Unscoped => &[],
         }
     }
 
@@ -141,7 +146,7 @@ impl Access {
     pub const fn oauth(&self) -> Option<OauthScope> {
         match self {
             Self::Needs { oauth, .. } => *oauth,
-            Self::Public | Self::Caller | Self::User | Self::Unscoped => None,
+            Self::Public | Self::Caller | Self::Credential | Self::User | Self::Unscoped => None,
         }
     }
 }

@@ -15,7 +15,7 @@ use super::{
     transport::Peer,
 };
 use crate::platform::{
-    access::{Caller, CallerRelation, Subject},
+    access::{Caller, CallerRelation, Subject, User},
     audit::Recorder,
     context::PlatformContext,
     error::Error,
@@ -137,7 +137,7 @@ impl Call<'_> {
             )
         })?;
         let on_behalf = self.caller.shared().map(|user| DelegatedCaller {
-            user: user.clone(),
+            user: User::for_operations(user),
             peer: self.peer,
         });
         Ok(InternalClient {
@@ -145,6 +145,14 @@ impl Call<'_> {
             request_id: self.request_id.into(),
             on_behalf,
         })
+    }
+}
+
+impl Input for InternalClient {
+    fn describe(_: &mut OperationDoc) {}
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        call.internal_client()
     }
 }
 

@@ -161,6 +161,8 @@ pub struct MountedHandler {
     pub sample: Sample,
     /// Whether the operation is implemented. Otherwise it answers 501.
     pub built: bool,
+    /// Whether the handler calls other operations for its caller.
+    pub(super) calls_operations: bool,
 }
 
 /// Query and body of a valid request.
@@ -228,6 +230,16 @@ impl MountedHandler {
         }
     }
 
+    /// Marks an operation that calls others for its caller. They write the audit log.
+    #[must_use]
+    pub fn calls_operations(self) -> Self {
+        Self {
+            calls_operations: true,
+            audit_rule: AuditRule::ReadOnly,
+            ..self
+        }
+    }
+
     /// Marks an operation with an answer that is not known before its change is committed.
     #[must_use]
     pub fn answers_after_change(self) -> Self {
@@ -287,6 +299,7 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
         idempotency: None,
         sample: Sample::default(),
         built: true,
+        calls_operations: false,
     }
 }
 
@@ -303,6 +316,7 @@ pub fn not_built(message: String) -> MountedHandler {
         idempotency: None,
         sample: Sample::default(),
         built: false,
+        calls_operations: false,
     }
 }
 

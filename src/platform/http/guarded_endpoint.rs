@@ -21,7 +21,7 @@ use super::{
     respond,
 };
 use crate::platform::{
-    access::AnyOf,
+    access::{Access, AnyOf},
     audit::Recorder,
     context::PlatformContext,
     error::{CredentialProblem, Denial, Error},
@@ -46,6 +46,8 @@ pub(super) struct GuardedEndpoint {
     pub(super) handle: Handle,
     pub(super) audit_rule: AuditRule,
     pub(super) client_kind: &'static ClientKind,
+    /// Whether the handler calls other operations.
+    handler_calls_operations: bool,
     /// The treatment of keys.
     pub(super) idempotency: Idempotency,
     /// Facts that requests with keys need, computed for the first of them.
@@ -71,7 +73,10 @@ impl GuardedEndpoint {
         let mounted = (endpoint.handler)();
         let idempotency = endpoint.idempotency(&mounted);
         let MountedHandler {
-            handle, audit_rule, ..
+            handle,
+            audit_rule,
+            calls_operations,
+            ..
         } = mounted;
         Self {
             context,
@@ -82,6 +87,7 @@ impl GuardedEndpoint {
             handle,
             audit_rule,
             client_kind,
+            handler_calls_operations: calls_operations,
             idempotency,
             repeat_facts: OnceLock::new(),
         }
@@ -103,7 +109,7 @@ impl GuardedEndpoint {
 
     /// Whether its handler may call other operations.
     pub(super) fn calls_operations(&self) -> bool {
-        self.client_kind.calls_operations
+        self.client_kind.calls_operations || self.handler_calls_operations
     }
 
     /// Returns the challenge of a 401, or of a 403 for a missing OAuth scope (RFC 6750 §3). It has
@@ -117,8 +123,13 @@ impl GuardedEndpoint {
             _ => return None,
         };
         let issuer = self.context.settings.issuer().ok();
-        let metadata =
-            issuer.map(|issuer| format!("resource_metadata=\"{issuer}{RESOURCE_METADATA}\""));
+        // The API is the resource of all operations but those that have one of their own.
+        let resource = match self.endpoint.access {
+            Access::Credential => self.endpoint.path,
+            _ => "",
+        };
+        let metadata = issuer
+            .map(|issuer| format!("resource_metadata=\"{issuer}{RESOURCE_METADATA}{resource}\""));
         let scope = self
             .endpoint
             .access

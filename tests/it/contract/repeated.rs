@@ -234,7 +234,9 @@ async fn details(app: &TestApp, id: &str) -> (Option<String>, Option<Value>) {
         | "v2-projects-ref-webhooks-endpoints-id-test-post" => {
             webhook_endpoint(app, &app.at("").replacen("/v1", "/v2", 1)).await
         }
-        "gantry-revoke-token" => created(app, "/v1/tokens", "gantry-create-token", "/id").await,
+        "gantry-revoke-token" | "gantry-create-child-token" => {
+            created(app, "/v1/tokens", "gantry-create-token", "/id").await
+        }
         "gantry-update-oauth-application"
         | "gantry-delete-oauth-application"
         | "gantry-create-oauth-secret"

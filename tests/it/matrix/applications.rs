@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gantry::platform::{
-    access::{Access, Caller, CallerRelation, Role, decide},
+    access::{Access, Caller, CallerRelation, Role, audience::Audience, decide},
     error::{Denial, Error},
 };
 
@@ -26,6 +26,7 @@ fn application(scopes: Scopes, reach: Reach, acts_as: Option<Role>) -> User {
         scopes,
         reach,
         acts_as,
+        audience: Audience::Api,
     };
     User {
         token: None,

@@ -29,6 +29,12 @@ async fn tokens(app: &TestApp, client: &Client, resource: &str) -> Pair {
     )
 }
 
+/// Returns an access token for the MCP server.
+pub(crate) async fn mcp_token(app: &TestApp) -> String {
+    let client = register(app, json!({})).await;
+    tokens(app, &client, &format!("{ISSUER}/mcp")).await.access
+}
+
 #[tokio::test]
 async fn token_for_api_is_accepted() {
     let app = TestApp::new().await;

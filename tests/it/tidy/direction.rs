@@ -6,7 +6,9 @@ use super::{Source, in_src, mentions, no_breach, root};
 
 /// The wings of `src/`, from the bottom up. Below them are the packages `gantry-node` and
 /// `gantry-base`. Cargo holds their direction.
-const WINGS: [&str; 7] = ["platform", "proxy", "control", "api", "web", "app", "cli"];
+const WINGS: [&str; 8] = [
+    "platform", "proxy", "control", "api", "mcp", "web", "app", "cli",
+];
 /// Entries that `src/` may have.
 const ENTRIES_MAX: usize = 12;
 
