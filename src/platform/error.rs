@@ -92,11 +92,18 @@ pub enum Error {
     },
     /// The operation needs an option that the operator did not set. The text names it.
     Unconfigured(&'static str),
-    /// The operation is published in the contract, but not implemented. The text names it and an
-    /// alternative.
+    /// The operation is published in the contract, but not implemented. The text names it, the
+    /// reason and an alternative.
     NotBuilt(String),
     /// An error of platform webhooks that the contract has a code for.
     Webhook(WebhookProblem),
+    /// An error of notebooks that the contract has a code for.
+    Notebook(NotebookProblem),
+    /// A parameter of a list is not a cursor of its pages.
+    PageCursor {
+        /// Name of the parameter.
+        field: &'static str,
+    },
     /// An error of the OAuth protocol.
     OAuth(OAuthError),
     /// An internal error. The cause is logged once and never sent.
@@ -127,6 +134,19 @@ pub enum WebhookProblem {
     NotSubscribed,
     /// The URL has no domain name, or one without a permitted address.
     UnresolvableUrl,
+}
+
+/// An error of notebooks that the contract has a code for. Indexes of cells begin with 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotebookProblem {
+    /// The notebook does not exist in the project of the path.
+    NotFound,
+    /// The cell at this index has the id of an earlier one.
+    DuplicateCell(usize),
+    /// The cell at this index has an id that no cell of the notebook has.
+    UnknownCell(usize),
+    /// A list cannot be sorted in this order.
+    InvalidSort,
 }
 
 /// Returns an error of the OAuth protocol.
@@ -289,9 +309,14 @@ codes! {
     ENDPOINT_DISABLED = "endpoint_disabled", 400, "A disabled webhook endpoint gets no tests and no retries.", "Enable the endpoint first.";
     EVENT_TYPE_NOT_SUBSCRIBED = "endpoint_event_type_not_subscribed", 400, "The webhook endpoint does not receive events of the type of a test.", "Test a type of its `event_types`, or add the type.";
     ENDPOINT_URL_UNRESOLVABLE = "endpoint_url_unresolvable", 400, "The URL of a webhook endpoint has an IP address, or a name without a public address.", "Use a domain name that resolves to a public address; the operator can permit others with `--outbound-networks`.";
+    NOTEBOOK_CELL_DUPLICATE = "notebook_cell_duplicate", 400, "Two cells of a notebook have one id.", "Leave the id out of the cell that is new.";
+    NOTEBOOK_CELL_UNKNOWN = "notebook_cell_unknown", 400, "A cell has an id that no cell of the notebook has.", "Leave the id out for a new cell, or get the notebook and send the ids of its cells.";
+    NOTEBOOK_SORT_INVALID = "notebook_sort_invalid", 400, "Notebooks cannot be sorted in this order.", "Use `name`, `-name`, `inserted_at` or `-inserted_at`.";
+    PAGINATION_CURSOR_INVALID = "pagination_cursor_invalid", 400, "A parameter is not a cursor of this list.", "Follow `links.next` or `links.prev` of a page in the same order, or start without a cursor.";
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
     ENDPOINT_NOT_FOUND = "endpoint_not_found", 404, "The organization or project has no webhook endpoint of this id.", "List the endpoints; those of projects are not listed for their organization.";
     DELIVERY_NOT_FOUND = "delivery_not_found", 404, "The organization or project has no webhook delivery of this id, or it is older than 14 days.", "List the deliveries of the endpoint.";
+    NOTEBOOK_NOT_FOUND = "notebook_not_found", 404, "The project has no notebook of this id.", "List the notebooks of the project.";
     CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
     GONE = "gone", 410, "Events after the cursor are not kept any more.", "Read the present state, and continue with the cursor that the message names.";
     IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused", 409, "The `Idempotency-Key` was sent with another request in the last 24 hours.", "Send a new key, or the first request unchanged.";
@@ -304,7 +329,7 @@ codes! {
     UNPROCESSABLE = "unprocessable", 422, "The operation does not apply to this kind of subject.", "Read the message.";
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
     INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
-    NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "Use what the message names instead, if it does; `GET /v1/compatibility` lists what is built. `Retry-After` is a day, so that clients do not retry.";
+    NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that Gantry does not have.", "Read the reason in the message, and use what it names instead; `GET /v1/compatibility` lists all reasons. `Retry-After` is a day, so that clients do not retry.";
     NOT_CONFIGURED = "not_configured", 503, "The operation needs an option that the operator of the server did not set.", "Tell the operator; the message names the option.";
     UNAVAILABLE = "unavailable", 503, "The server is short of something for now.", "Wait the seconds of `Retry-After`.";
     REQUEST_TIMEOUT = "request_timeout", 504, "The operation took longer than its bound.", "Try again, or ask for less.";
@@ -385,6 +410,13 @@ impl Error {
                 WebhookProblem::NotSubscribed => EVENT_TYPE_NOT_SUBSCRIBED,
                 WebhookProblem::UnresolvableUrl => ENDPOINT_URL_UNRESOLVABLE,
             },
+            Self::Notebook(problem) => match problem {
+                NotebookProblem::NotFound => NOTEBOOK_NOT_FOUND,
+                NotebookProblem::DuplicateCell(_) => NOTEBOOK_CELL_DUPLICATE,
+                NotebookProblem::UnknownCell(_) => NOTEBOOK_CELL_UNKNOWN,
+                NotebookProblem::InvalidSort => NOTEBOOK_SORT_INVALID,
+            },
+            Self::PageCursor { .. } => PAGINATION_CURSOR_INVALID,
             Self::OAuth(fault) => match fault.error {
                 "invalid_client" => INVALID_CLIENT,
                 _ if fault.unprocessable => UNKNOWN_CLIENT,
@@ -450,6 +482,10 @@ impl Error {
             Self::Missing(text) | Self::Unconfigured(text) => (*text).into(),
             Self::NotBuilt(text) => text.clone().into(),
             Self::Webhook(problem) => problem.message().into(),
+            Self::Notebook(problem) => problem.message(),
+            Self::PageCursor { field } => {
+                format!("{field}: expected a cursor from the links of a page of this list in the same order").into()
+            }
             Self::OAuth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),
         }
@@ -467,6 +503,28 @@ impl WebhookProblem {
             }
             Self::UnresolvableUrl => {
                 "Bad Request: Endpoint URL needs a domain name that resolves to a public address"
+            }
+        }
+    }
+}
+
+impl NotebookProblem {
+    fn message(self) -> Cow<'static, str> {
+        let of_cell = |index: usize, problem: &str| -> Cow<'static, str> {
+            format!("data.attributes.content.cells.{index}.id: {problem}").into()
+        };
+        match self {
+            Self::NotFound => "Not Found: Notebook not found".into(),
+            Self::DuplicateCell(index) => of_cell(
+                index,
+                "is the id of an earlier cell as well; leave it out for a new cell",
+            ),
+            Self::UnknownCell(index) => of_cell(
+                index,
+                "is the id of no cell of this notebook; leave it out for a new cell",
+            ),
+            Self::InvalidSort => {
+                "sort: expected one of name, -name, inserted_at, -inserted_at".into()
             }
         }
     }

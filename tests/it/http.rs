@@ -538,4 +538,36 @@ async fn compatibility_lists_every_operation() {
         "{}",
         listed[0]
     );
+    for row in listed.as_array().unwrap() {
+        assert_eq!(
+            row["reason"].is_string(),
+            row["state"] == "planned",
+            "{row}"
+        );
+        assert!(
+            row["reason"].is_string() || row["reason"].is_null(),
+            "{row}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn unimplemented_operation_answers_the_reason_of_the_compatibility_list() {
+    let app = TestApp::new().await;
+    let listed = app.get("/v1/compatibility").send().await.expect(200).json();
+    let id = "v2-list-private-link-associations";
+    let row = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["operation"] == id)
+        .unwrap();
+    let path = app
+        .at("/private-link/associations")
+        .replacen("/v1", "/v2", 1);
+    let answer = app.get(&path).as_(&app.owner).send().await.expect(501);
+    let reason = row["reason"].as_str().unwrap();
+    assert!(reason.contains("use network restrictions"), "{reason}");
+    assert!(answer.message().contains(reason), "{answer:?}");
+    assert_eq!(answer.json()["error"]["code"], "not_implemented");
 }

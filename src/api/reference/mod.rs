@@ -9,7 +9,7 @@ pub mod tables;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::api::endpoints;
+use crate::{api::endpoints, platform::http::Endpoint};
 
 /// An operation and its implementation state.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -19,6 +19,8 @@ pub struct Compatibility {
     path: &'static str,
     aliases: &'static [&'static str],
     state: State,
+    /// Why it is not implemented, and what to use instead; null if it is implemented.
+    reason: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -32,20 +34,20 @@ enum State {
 
 /// Lists the state of every operation.
 pub fn compatibility() -> Vec<Compatibility> {
-    endpoints::all()
-        .iter()
-        .map(
-            |endpoint: &&'static crate::platform::http::Endpoint| Compatibility {
-                operation: endpoint.id,
-                method: endpoint.method.name(),
-                path: endpoint.path,
-                aliases: endpoint.aliases,
-                state: if (endpoint.handler)().built {
-                    State::Built
-                } else {
-                    State::Planned
-                },
+    let row = |endpoint: &&'static Endpoint| {
+        let mounted = (endpoint.handler)();
+        Compatibility {
+            operation: endpoint.id,
+            method: endpoint.method.name(),
+            path: endpoint.path,
+            aliases: endpoint.aliases,
+            state: if mounted.built {
+                State::Built
+            } else {
+                State::Planned
             },
-        )
-        .collect()
+            reason: mounted.reason,
+        }
+    };
+    endpoints::all().iter().map(row).collect()
 }

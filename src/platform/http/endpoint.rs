@@ -161,6 +161,8 @@ pub struct MountedHandler {
     pub sample: Sample,
     /// Whether the operation is implemented. Otherwise it answers 501.
     pub built: bool,
+    /// One sentence on why the operation is not implemented, and what to use instead.
+    pub reason: Option<&'static str>,
     /// Whether the handler calls other operations for its caller.
     pub(super) calls_operations: bool,
 }
@@ -299,13 +301,14 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
         idempotency: None,
         sample: Sample::default(),
         built: true,
+        reason: None,
         calls_operations: false,
     }
 }
 
-/// Mounts an operation that is not implemented: 501 with this message, after all checks of the
-/// guard.
-pub fn not_built(message: String) -> MountedHandler {
+/// Mounts an operation that is not implemented, for this reason: 501 with this message, after all
+/// checks of the guard.
+pub fn not_built(message: String, reason: &'static str) -> MountedHandler {
     MountedHandler {
         handle: handle(move |_| {
             let error = Error::NotBuilt(message.clone());
@@ -316,6 +319,7 @@ pub fn not_built(message: String) -> MountedHandler {
         idempotency: None,
         sample: Sample::default(),
         built: false,
+        reason: Some(reason),
         calls_operations: false,
     }
 }

@@ -149,7 +149,7 @@ fn admission(answer: &Answer, method: &str, built: bool) -> Option<&'static str>
             .then_some("should be permitted");
     }
     let has_message = method == "HEAD"
-        || answer.message().contains(" is not built yet. ")
+        || answer.message().contains(" is not available. ")
             && answer.message().contains("GET /v1/compatibility");
     // Without it clients retry a 5xx.
     let final_answer = answer.header("retry-after") == Some("86400");
