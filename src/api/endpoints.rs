@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 use crate::{
     api::{
         accounts, audit_log, backups, branches, data_api, database, database_access, domains,
-        events, function_secrets, functions, keys, log_drains, logs, oauth, organizations,
-        outbound_hosts, planned, platform_webhooks, project_config, project_settings, projects,
-        rate_limits, reference, service_settings, signing_keys, snippets, sso_providers,
-        storage_buckets, temporary_access, third_party_auth, tokens,
+        events, function_secrets, functions, keys, log_drains, logs, notebooks, oauth,
+        organizations, outbound_hosts, planned, platform_webhooks, project_config,
+        project_settings, projects, rate_limits, reference, service_settings, signing_keys,
+        snippets, sso_providers, storage_buckets, temporary_access, third_party_auth, tokens,
     },
     platform::{
         access::Access,
@@ -54,6 +54,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         function_secrets::ENDPOINTS,
         temporary_access::ENDPOINTS,
         snippets::operations::ENDPOINTS,
+        notebooks::operations::ENDPOINTS,
         storage_buckets::ENDPOINTS,
         database_access::ENDPOINTS,
         domains::operations::ENDPOINTS,

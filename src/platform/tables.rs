@@ -181,6 +181,8 @@ tables! {
     TemporaryAccessSettings = "jit_settings", PUBLISHED, &[], &[Task::TemporaryAccess], ProjectRemoval::Delete;
     /// Saved SQL snippets.
     Snippets = "snippets", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Notebooks.
+    Notebooks = "notebooks", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Network restrictions and TLS enforcement of databases.
     ProjectNetworks = "project_networks", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Addresses banned from databases.

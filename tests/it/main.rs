@@ -35,6 +35,7 @@ mod matrix;
 mod mcp;
 mod members;
 mod model;
+mod notebooks;
 mod oauth;
 mod organizations;
 mod outbound;

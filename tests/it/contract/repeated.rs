@@ -221,6 +221,10 @@ async fn details(app: &TestApp, id: &str) -> (Option<String>, Option<Value>) {
         "v2-update-log-drain" | "v2-delete-log-drain" => {
             created(app, &drains, "v2-create-log-drain", "/data/id").await
         }
+        "v2-update-notebook" | "v2-delete-notebook" => {
+            let path = app.at("/notebooks").replacen("/v1", "/v2", 1);
+            created(app, &path, "v2-create-notebook", "/data/id").await
+        }
         "v2-organizations-slug-webhooks-endpoints-post"
         | "v2-projects-ref-webhooks-endpoints-post" => return (None, Some(webhook())),
         "v2-organizations-slug-webhooks-endpoints-id-patch"
