@@ -354,3 +354,134 @@ async fn list_organization_projects_with_invalid_page_is_rejected() {
         );
     }
 }
+
+// Lists an organization's projects in API v2.
+
+async fn v2_page(app: &TestApp, path: &str) -> Value {
+    let call = app.get(path).as_(&app.read_only);
+    call.send().await.expect(200).json()
+}
+
+fn v2_path(app: &TestApp, rest: &str) -> String {
+    format!("/v2/organizations/{}{rest}", app.home.slug)
+}
+
+fn v2_names(page: &Value) -> Vec<&str> {
+    page["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|project| project["attributes"]["name"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn v2_list_organization_projects_returns_the_projects_of_v1() {
+    let app = TestApp::new().await;
+    let listed = v2_page(&app, &v2_path(&app, "/projects")).await;
+    let first = &page(&app, "").await["projects"][0];
+    assert_eq!(
+        listed,
+        json!({
+            "data": [{
+                "type": "project",
+                "id": app.home.project,
+                "attributes": {
+                    "name": "stub",
+                    "status": first["status"],
+                    "cloud_provider": first["cloud_provider"],
+                    "region": first["region"],
+                    "inserted_at": first["inserted_at"],
+                    "databases": first["databases"],
+                },
+            }],
+            "links": {"prev": null, "next": null},
+        })
+    );
+}
+
+#[tokio::test]
+async fn v2_list_organization_projects_paginates_sorts_and_searches() {
+    let app = TestApp::new().await;
+    for name in ["b", "A", "100%", "a_b"] {
+        app.stub(app.home.id, name).await;
+    }
+    let all = ["stub", "b", "A", "100%", "a_b"];
+    let whole = v2_page(&app, &v2_path(&app, "/projects")).await;
+    assert_eq!(v2_names(&whole), all);
+    let newest = v2_page(&app, &v2_path(&app, "/projects?sort=-inserted_at")).await;
+    assert!(v2_names(&newest).iter().eq(all.iter().rev()), "{newest}");
+
+    let first = v2_page(&app, &v2_path(&app, "/projects?page[size]=2")).await;
+    assert_eq!(v2_names(&first), ["stub", "b"]);
+    assert_eq!(first["links"]["prev"], Value::Null);
+    // A removed project is no obstacle for its cursor.
+    let second = &first["data"][1]["id"];
+    let path = format!("/v1/projects/{}", second.as_str().unwrap());
+    app.delete(&path).as_(&app.owner).send().await.expect(200);
+    let next = v2_page(&app, first["links"]["next"].as_str().unwrap()).await;
+    assert_eq!(v2_names(&next), ["A", "100%"]);
+    let last = v2_page(&app, next["links"]["next"].as_str().unwrap()).await;
+    assert_eq!(v2_names(&last), ["a_b"]);
+    assert_eq!(last["links"]["next"], Value::Null);
+    let back = v2_page(&app, last["links"]["prev"].as_str().unwrap()).await;
+    assert_eq!(v2_names(&back), ["A", "100%"]);
+
+    // Search text is matched literally, also in the following pages.
+    let found = v2_page(&app, &v2_path(&app, "/projects?search=A&page[size]=1")).await;
+    assert_eq!(v2_names(&found), ["A"]);
+    let found = v2_page(&app, found["links"]["next"].as_str().unwrap()).await;
+    assert_eq!(v2_names(&found), ["a_b"]);
+    let found = v2_page(&app, &v2_path(&app, "/projects?search=%25")).await;
+    assert_eq!(v2_names(&found), ["100%"]);
+}
+
+#[tokio::test]
+async fn v2_list_organization_projects_with_invalid_page_is_rejected() {
+    let app = TestApp::new().await;
+    for (query, code, field) in [
+        ("page[size]=0", "validation_failed", "page[size]"),
+        ("page[size]=101", "validation_failed", "page[size]"),
+        ("search=", "validation_failed", "search"),
+        ("sort=name", "validation_failed", "sort"),
+        ("page[after]=x", "pagination_cursor_invalid", "page[after]"),
+        ("page[before]=", "pagination_cursor_invalid", "page[before]"),
+    ] {
+        let path = v2_path(&app, &format!("/projects?{query}"));
+        let answer = app.get(&path).as_(&app.owner).send().await.expect(400);
+        let message = answer.message();
+        assert!(message.starts_with(&format!("{field}: ")), "{message}");
+        assert_eq!(answer.json()["error"]["code"], code, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn v2_lists_of_connections_and_maintenance_windows_are_empty() {
+    let app = TestApp::new().await;
+    let connections = v2_path(&app, "/integrations/github/connections");
+    let windows = v2_path(&app, "/maintenance/windows");
+    let empty = json!({"data": [], "links": {"prev": null, "next": null}});
+    let project = &app.home.project;
+    for query in [
+        String::new(),
+        format!("?page[size]=1&page[after]={project}&filter[project_ref]={project}"),
+    ] {
+        let listed = v2_page(&app, &format!("{connections}{query}")).await;
+        assert_eq!(listed, empty);
+    }
+    for (query, code) in [
+        ("page[size]=0", "validation_failed"),
+        ("page[after]=x", "pagination_cursor_invalid"),
+        ("filter[project_ref]=x", "validation_failed"),
+    ] {
+        let call = app.get(&format!("{connections}?{query}"));
+        let answer = call.as_(&app.owner).send().await.expect(400);
+        assert_eq!(answer.json()["error"]["code"], code, "{query}");
+    }
+    let listed = app.get(&windows).as_(&app.owner).send().await;
+    assert_eq!(listed.expect(200).json(), json!({"data": []}));
+    for path in [&connections, &windows] {
+        app.get(path).as_(&app.stranger).send().await.expect(404);
+        app.get(path).send().await.expect(401);
+    }
+}

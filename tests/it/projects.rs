@@ -523,3 +523,27 @@ async fn health_returns_requested_services() {
         );
     }
 }
+
+#[tokio::test]
+async fn review_of_network_restrictions_returns_those_in_force_and_rejects_nothing() {
+    let app = TestApp::new().await;
+    let lists = json!({"dbAllowedCidrs": ["192.0.2.0/24"], "dbAllowedCidrsV6": []});
+    let apply = app.post(&app.at("/network-restrictions/apply"));
+    apply.as_(&app.owner).json(&lists).send().await.expect(201);
+    let path = app.at("/network-restrictions");
+    let review = |action: &str| {
+        let body = json!({"action": action, "requested_at": "2026-11-21T09:15:03Z"});
+        let call = app.post(&format!("{path}/review")).as_(&app.owner);
+        call.json(&body).send()
+    };
+    let in_force = app.get(&path).as_(&app.owner).send().await.expect(200);
+    assert_eq!(review("apply").await.expect(201).json(), in_force.json());
+    let message = review("reject").await.expect(400).message();
+    assert!(
+        message.starts_with("No network restrictions wait for a review"),
+        "{message}"
+    );
+    review("delay").await.expect(400);
+    let unchanged = app.get(&path).as_(&app.owner).send().await.expect(200);
+    assert_eq!(unchanged.json(), in_force.json());
+}

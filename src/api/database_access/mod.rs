@@ -38,6 +38,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &GET_RESTRICTIONS,
     &PATCH_RESTRICTIONS,
     &APPLY_RESTRICTIONS,
+    &REVIEW_RESTRICTIONS,
     &LIST_BANS,
     &LIST_BANS_ENRICHED,
     &DELETE_BANS,
@@ -408,6 +409,55 @@ async fn patch_restrictions(
     audit.answer_with(move |change| view(change).respond());
     let change = restrictions::change(&context, &project, 200, &audit, alter).await?;
     Ok(view(&change))
+}
+
+static REVIEW_RESTRICTIONS: Endpoint = Endpoint {
+    id: "v1-review-network-restrictions",
+    summary: "Review requested network restrictions. They are in force without a review",
+    tag: Tag::Projects,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/network-restrictions/review",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite),
+    limit: &STANDARD,
+    handler: || {
+        mount(review_restrictions)
+            .read_only()
+            .sample(r#"{"action": "apply", "requested_at": "2026-01-01T00:00:00Z"}"#)
+    },
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "NetworkRestrictionsReviewRequest")]
+struct ReviewRequest {
+    action: ReviewAction,
+    #[expect(dead_code, reason = "no request waits for a review")]
+    requested_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[schemars(inline)]
+#[serde(rename_all = "lowercase")]
+enum ReviewAction {
+    Apply,
+    Reject,
+}
+
+/// Returns the restrictions in force, which an approval leaves as they are. A rejection fails.
+async fn review_restrictions(
+    project: Project,
+    context: ApiContext,
+    Json(request): Json<ReviewRequest>,
+) -> Result<Created<RestrictionsResponse<NetworksByFamily>>, Error> {
+    let current = restrictions::get(&context, &project).await?;
+    match request.action {
+        ReviewAction::Apply => Ok(Created(RestrictionsResponse::new(None, &current))),
+        ReviewAction::Reject => Err(Error::Rejected(
+            "No network restrictions wait for a review, because they apply at once; set the \
+             former ones with POST /v1/projects/{ref}/network-restrictions/apply"
+                .into(),
+        )),
+    }
 }
 
 static LIST_BANS: Endpoint = Endpoint {

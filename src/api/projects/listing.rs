@@ -75,16 +75,16 @@ struct Pagination {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Listed {
+pub(super) struct Listed {
     #[serde(rename = "ref")]
-    reference: String,
-    name: String,
-    cloud_provider: &'static str,
-    region: String,
+    pub(super) reference: String,
+    pub(super) name: String,
+    pub(super) cloud_provider: &'static str,
+    pub(super) region: String,
     is_branch: bool,
-    status: Status,
-    inserted_at: String,
-    databases: [ListedDatabase; 1],
+    pub(super) status: Status,
+    pub(super) inserted_at: String,
+    pub(super) databases: [ListedDatabase; 1],
 }
 
 /// State of a project's database server: the contract's names that a server of this platform can be
@@ -124,7 +124,7 @@ impl DatabaseStatus {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct ListedDatabase {
+pub(super) struct ListedDatabase {
     infra_compute_size: String,
     region: String,
     status: DatabaseStatus,
@@ -236,7 +236,9 @@ async fn page(
     Ok((count.first().map_or(0, |row| row.get(0)), projects))
 }
 
-fn listed(row: &Row) -> Result<Listed, Error> {
+/// Reads a project from the columns `ref`, `name`, `region`, `status`, `created_at` and
+/// `instance_size`.
+pub(super) fn listed(row: &Row) -> Result<Listed, Error> {
     let (reference, region, status): (String, String, _) =
         (row.get(0), row.get(2), Status::read(row, 3)?);
     let database = ListedDatabase {

@@ -10,6 +10,7 @@ pub mod listing_cache;
 pub mod operations;
 pub mod transfers;
 pub mod upgrade;
+mod v2;
 
 use std::collections::BTreeSet;
 

@@ -54,6 +54,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &REPLACE_SETTINGS,
     &CHANGE_SETTINGS,
     &super::listing::LIST_OF_ORGANIZATION,
+    &super::v2::LIST_OF_ORGANIZATION,
 ];
 
 static LIST: Endpoint = Endpoint {

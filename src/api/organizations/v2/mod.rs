@@ -1,5 +1,7 @@
-//! Operations of API v2 on members and their roles; `invitations`: on invitations.
+//! Operations of API v2 on members and their roles; `invitations`: on invitations; `empty_lists`:
+//! on things that no organization has.
 
+mod empty_lists;
 mod invitations;
 
 use std::sync::Arc;
@@ -34,6 +36,8 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &REMOVE,
     &invitations::CREATE,
     &invitations::REVOKE,
+    &empty_lists::GITHUB_CONNECTIONS,
+    &empty_lists::MAINTENANCE_WINDOWS,
 ];
 
 static MEMBERS: Endpoint = Endpoint {
