@@ -1,8 +1,9 @@
-//! How any operation is served: HTTP, access decisions, rate limits, audit log, notifications,
-//! telemetry, errors, the control database, object storage and
+//! How any operation is served: HTTP, access decisions, approvals, rate limits, audit log,
+//! notifications, telemetry, errors, the control database, object storage and
 //! requests to other servers. Knows no resource.
 
 pub mod access;
+pub mod approvals;
 pub mod audit;
 pub mod batch_queue;
 pub mod cache;

@@ -183,6 +183,8 @@ tables! {
     Snippets = "snippets", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Notebooks.
     Notebooks = "notebooks", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Approvals of destructive requests in protected projects.
+    Approvals = "approvals", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Network restrictions and TLS enforcement of databases.
     ProjectNetworks = "project_networks", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Addresses banned from databases.

@@ -204,6 +204,7 @@ impl SignInRequest {
             grant: None,
             approval: None,
             activity: None,
+            signed_in_at: None,
         };
         let recorder = Recorder::new(
             &user,
@@ -250,7 +251,8 @@ pub(super) fn error_page(request: &SignInRequest, message: &str) -> Result<PageR
 
 async fn show(request: SignInRequest) -> Result<PageResponse, Error> {
     let next = redirect::safe_path(request.query_value("next"));
-    if request.signed_in.is_some() {
+    let again = request.query_value("again") == "true";
+    if request.signed_in.is_some() && !again {
         return PageResponse::redirect(next);
     }
     let notice = match request.query_value("done") {

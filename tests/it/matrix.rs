@@ -205,6 +205,7 @@ fn user(grant: Option<TokenGrant>) -> User {
         grant: grant.map(Arc::new),
         approval: None,
         activity: None,
+        signed_in_at: None,
     }
 }
 

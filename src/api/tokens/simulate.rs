@@ -106,6 +106,7 @@ pub async fn simulate(
                 Arc::new(User {
                     grant: Some(Arc::new(grant)),
                     activity: None,
+                    signed_in_at: None,
                     ..owner.clone()
                 })
             })

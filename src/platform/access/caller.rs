@@ -51,6 +51,8 @@ pub struct User {
     pub approval: Option<Arc<OauthApproval>>,
     /// Activity of the personal access token. `None` for other credentials.
     pub activity: Option<Arc<TokenActivity>>,
+    /// Begin of the session. `None` for other credentials.
+    pub signed_in_at: Option<DateTime<Utc>>,
 }
 
 /// Activity of a cached token that is already queued for writing, so that each call is queued once

@@ -162,6 +162,7 @@ mod tests {
             grant: None,
             approval: None,
             activity: None,
+            signed_in_at: None,
         };
         Caller::User(user.into())
     }

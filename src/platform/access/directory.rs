@@ -57,6 +57,7 @@ fn read_token(row: &Row) -> Result<CachedCredential, Error> {
         grant,
         approval: None,
         activity: Some(Arc::default()),
+        signed_in_at: None,
     };
     Ok(CachedCredential {
         user: Arc::new(user),

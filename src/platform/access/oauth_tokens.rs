@@ -95,6 +95,7 @@ fn read(row: &Row) -> Result<CachedCredential, Error> {
         grant: None,
         approval: Some(Arc::new(approval)),
         activity: None,
+        signed_in_at: None,
     };
     Ok(CachedCredential {
         user: Arc::new(user),

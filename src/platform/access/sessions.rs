@@ -124,7 +124,7 @@ pub async fn user(
     digest: &SecretDigest,
     now: DateTime<Utc>,
 ) -> Result<Option<User>, Error> {
-    let sql = "select u.id, u.gotrue_id, s.id, s.last_used_at from sessions s join users u on u.id = s.user_id \
+    let sql = "select u.id, u.gotrue_id, s.id, s.last_used_at, s.created_at from sessions s join users u on u.id = s.user_id \
                where s.digest = $1 and s.revoked_at is null and s.expires_at > $2 and s.last_used_at > $3";
     let rows = db
         .query(sql, &[&digest.as_bytes(), &now, &(now - IDLE)])
@@ -146,6 +146,7 @@ pub async fn user(
         grant: None,
         approval: None,
         activity: None,
+        signed_in_at: Some(row.get(4)),
     }))
 }
 

@@ -3,12 +3,13 @@
 use super::{
     EventPayload, EventType,
     payloads::{
-        BackupFailed, BackupStarted, BackupVerificationFailed, BranchCreated, BranchExpiring,
-        BranchRemoved, BranchUpdated, HostnameFailed, InvitationCanceled, InvitationCreated,
-        LimitExceeded, MemberAdded, MemberRemoved, NodeLost, OrganizationSecretsLeaked,
-        PlanDowngraded, PlanUpgraded, ProjectCreated, ProjectHealthChanged, ProjectPaused,
-        ProjectRemoved, ProjectRestarted, ProjectRestored, ProjectSecretsLeaked,
-        ProjectTransferred, RoleAssigned, RoleRemoved, RoleUpdated, StatusChanged, TokenCreated,
+        ApprovalDecided, ApprovalRequested, BackupFailed, BackupStarted, BackupVerificationFailed,
+        BranchCreated, BranchExpiring, BranchRemoved, BranchUpdated, HostnameFailed,
+        InvitationCanceled, InvitationCreated, LimitExceeded, MemberAdded, MemberRemoved, NodeLost,
+        OrganizationSecretsLeaked, PlanDowngraded, PlanUpgraded, ProjectCreated,
+        ProjectHealthChanged, ProjectPaused, ProjectRemoved, ProjectRestarted, ProjectRestored,
+        ProjectSecretsLeaked, ProjectTransferred, RoleAssigned, RoleRemoved, RoleUpdated,
+        StatusChanged, TokenCreated,
     },
 };
 
@@ -42,6 +43,8 @@ static CATALOG: &[EventType] = &[
     BackupVerificationFailed::TYPE,
     TokenCreated::TYPE,
     HostnameFailed::TYPE,
+    ApprovalRequested::TYPE,
+    ApprovalDecided::TYPE,
     NodeLost::TYPE,
 ];
 

@@ -1,6 +1,6 @@
 //! Declarations of operations: routing, access, rate limits, documents and tests read one value.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{borrow::Cow, future::Future, pin::Pin, sync::Arc};
 
 use super::{
     body::Response,
@@ -165,7 +165,23 @@ pub struct MountedHandler {
     pub reason: Option<&'static str>,
     /// Whether the handler calls other operations for its caller.
     pub(super) calls_operations: bool,
+    /// The requests that need an approval in a protected project.
+    pub destructive: Destructive,
 }
+
+/// The requests of an operation that need an approval in a protected project.
+#[derive(Clone, Copy)]
+pub enum Destructive {
+    /// No request.
+    Never,
+    /// Every request. The text is the effect; it completes "this request …".
+    Always(&'static str),
+    /// Requests for which the function returns an effect.
+    If(JudgeRequest),
+}
+
+/// Returns the effect of a request if it is destructive or cannot be judged.
+pub type JudgeRequest = fn(&RequestView<'_>) -> Option<Cow<'static, str>>;
 
 /// Query and body of a valid request.
 #[derive(Debug, Clone, Copy, Default)]
@@ -242,6 +258,26 @@ impl MountedHandler {
         }
     }
 
+    /// Marks an operation that destroys data, takes a project out of service, or opens a way around
+    /// its protection. In a protected project it needs an approval. `effect` completes "this
+    /// request …".
+    #[must_use]
+    pub fn destructive(self, effect: &'static str) -> Self {
+        Self {
+            destructive: Destructive::Always(effect),
+            ..self
+        }
+    }
+
+    /// Marks an operation with requests that may be destructive.
+    #[must_use]
+    pub fn destructive_if(self, judge: JudgeRequest) -> Self {
+        Self {
+            destructive: Destructive::If(judge),
+            ..self
+        }
+    }
+
     /// Marks an operation with an answer that is not known before its change is committed.
     #[must_use]
     pub fn answers_after_change(self) -> Self {
@@ -303,6 +339,7 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
         built: true,
         reason: None,
         calls_operations: false,
+        destructive: Destructive::Never,
     }
 }
 
@@ -321,6 +358,7 @@ pub fn not_built(message: String, reason: &'static str) -> MountedHandler {
         built: false,
         reason: Some(reason),
         calls_operations: false,
+        destructive: Destructive::Never,
     }
 }
 

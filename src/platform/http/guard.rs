@@ -15,6 +15,7 @@ use gantry_base::clock::Ticks;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 
 use super::{
+    approval_step::ApprovalStep,
     body::Response,
     call::{Call, IncomingRequest},
     client_kind::ClientKind,
@@ -329,30 +330,44 @@ async fn admit(
             Entry::Run(request) => keyed = Some(request),
         }
     }
-    if let Some(recorder) = outcome
-        .recorder
-        .as_ref()
-        .filter(|_| *audit_rule == AuditRule::AuditedBefore)
-    {
-        Box::pin(recorder.announce(&context.db, context.clock.now())).await?;
-    }
-    let result = handle(Call {
-        context,
-        state: &*guarded.state,
-        request,
-        peer,
-        caller: &caller,
-        subject: &subject,
-        standing,
-        recorder: outcome.recorder.as_ref(),
-        template: endpoint.path,
-        operation: endpoint.id,
-        request_id: request_id.as_str(),
-    })
-    .await;
+    let approval = match ApprovalStep::of(guarded, request, &caller, &subject, outcome) {
+        Some(step) => Box::pin(step.enter()).await,
+        None => Ok(None),
+    };
+    let result = match approval {
+        Ok(_body_permit) => {
+            announce(guarded, outcome).await?;
+            handle(Call {
+                context,
+                state: &*guarded.state,
+                request,
+                peer,
+                caller: &caller,
+                subject: &subject,
+                standing,
+                recorder: outcome.recorder.as_ref(),
+                template: endpoint.path,
+                operation: endpoint.id,
+                request_id: request_id.as_str(),
+            })
+            .await
+        }
+        Err(error) => Err(error),
+    };
     match keyed {
         None => result,
         Some(keyed) => Box::pin(idempotency_step::finish(guarded, &keyed, result)).await,
+    }
+}
+
+/// Writes the audit log entry of an operation that is audited before it runs.
+async fn announce(guarded: &GuardedEndpoint, outcome: &RequestOutcome) -> Result<(), Error> {
+    let context = &guarded.context;
+    match &outcome.recorder {
+        Some(recorder) if guarded.audit_rule == AuditRule::AuditedBefore => {
+            Box::pin(recorder.announce(&context.db, context.clock.now())).await
+        }
+        _ => Ok(()),
     }
 }
 

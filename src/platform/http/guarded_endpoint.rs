@@ -15,7 +15,7 @@ use super::{
     body::Response,
     call::IncomingRequest,
     client_kind::{ClientKind, RejectedRequest},
-    endpoint::{AuditRule, Endpoint, Handle, MountedHandler},
+    endpoint::{AuditRule, Destructive, Endpoint, Handle, MountedHandler},
     operation_doc::OperationDoc,
     request_target::TargetLocation,
     respond,
@@ -48,6 +48,8 @@ pub(super) struct GuardedEndpoint {
     pub(super) client_kind: &'static ClientKind,
     /// Whether the handler calls other operations.
     handler_calls_operations: bool,
+    /// The requests that need an approval in a protected project.
+    pub(super) destructive: Destructive,
     /// The treatment of keys.
     pub(super) idempotency: Idempotency,
     /// Facts that requests with keys need, computed for the first of them.
@@ -76,6 +78,7 @@ impl GuardedEndpoint {
             handle,
             audit_rule,
             calls_operations,
+            destructive,
             ..
         } = mounted;
         Self {
@@ -88,6 +91,7 @@ impl GuardedEndpoint {
             audit_rule,
             client_kind,
             handler_calls_operations: calls_operations,
+            destructive,
             idempotency,
             repeat_facts: OnceLock::new(),
         }

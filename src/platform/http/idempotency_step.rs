@@ -175,14 +175,18 @@ impl<'a> KeyStep<'a> {
     }
 }
 
+/// Returns the announced length of the body, in bytes.
+pub(super) fn content_length(headers: &HeaderMap) -> Option<usize> {
+    let length = headers.get(header::CONTENT_LENGTH)?;
+    length.to_str().ok()?.parse().ok()
+}
+
 /// Waits for the permit to keep a large body in memory. Returns `None` for other bodies.
-async fn permit_for_body(
+pub(super) async fn permit_for_body(
     headers: &HeaderMap,
     bytes_max: usize,
 ) -> Result<Option<SemaphorePermit<'static>>, Error> {
-    let length = headers.get(header::CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    let is_small = length.is_some_and(|length| length <= body::BYTES_MAX as u64);
+    let is_small = content_length(headers).is_some_and(|length| length <= body::BYTES_MAX);
     if is_small || bytes_max <= body::BYTES_MAX {
         return Ok(None);
     }

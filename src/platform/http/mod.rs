@@ -4,6 +4,7 @@
 //! authenticates, limits and authorizes the request, and the handler takes [`Input`]s and returns
 //! an [`Output`].
 
+mod approval_step;
 pub mod body;
 mod call;
 pub mod client_credentials;

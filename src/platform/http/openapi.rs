@@ -10,7 +10,11 @@ use schemars::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{endpoint::Endpoint, operation_doc::OperationDoc, path_template::placeholders};
+use super::{
+    endpoint::{Destructive, Endpoint},
+    operation_doc::OperationDoc,
+    path_template::placeholders,
+};
 use crate::platform::{
     access::{Access, AnyOf},
     context::PublishedLinks,
@@ -42,6 +46,11 @@ pub fn document(endpoints: &[&'static Endpoint], links: &PublishedLinks) -> Valu
         if let Some(name) = idempotency.name() {
             item["x-idempotency"] = name.into();
             item["responses"]["409"] = error_response(KEY_CONFLICT);
+        }
+        match mounted.destructive {
+            Destructive::Never => {}
+            Destructive::Always(_) => item["x-approval"] = "always".into(),
+            Destructive::If(_) => item["x-approval"] = "if destructive".into(),
         }
         schemas = rest;
         for (spelling, path) in std::iter::once(&endpoint.path)

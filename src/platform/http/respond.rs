@@ -105,6 +105,13 @@ fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
         Error::Forbidden(Denial::Permissions(missing)) => {
             body.error = Some(json!({ "missing_permissions": missing }));
         }
+        Error::ApprovalRequired(approval) => {
+            body.error = Some(json!({
+                "approval_id": approval.id,
+                "approval_url": approval.url,
+                "expires_at": approval.expires_at,
+            }));
+        }
         Error::OAuth(fault) => {
             body.error = Some(fault.error.into());
             body.error_description = Some(fault.description.as_ref());

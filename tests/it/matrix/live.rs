@@ -119,6 +119,7 @@ impl World {
             grant: Some(Arc::new(grant)),
             approval: None,
             activity: None,
+            signed_in_at: None,
         };
         TestToken {
             token: minted.expose().to_owned(),
@@ -135,6 +136,7 @@ impl World {
             grant: None,
             approval: None,
             activity: None,
+            signed_in_at: None,
         };
         TestToken {
             token: actor.token.clone(),

@@ -84,6 +84,7 @@ pub async fn find(
         grant: None,
         approval: None,
         activity: None,
+        signed_in_at: None,
     };
     let after = json!({"issuer": provider.issuer(), "subject": person.subject});
     recorder(&user)

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
+use uuid::Uuid;
 
 use super::{
     super::{
@@ -178,6 +179,60 @@ impl EventPayload for TokenCreated {
                 is_scoped: true,
                 expires_at: None,
             },
+        }
+    }
+}
+
+/// Payload of `gantry.approval.requested`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ApprovalRequested {
+    /// Id of the approval.
+    pub approval_id: Uuid,
+    /// Id of the refused operation.
+    pub operation: String,
+    /// The effect of the request. Completes "this request …".
+    pub reason: String,
+}
+
+impl EventPayload for ApprovalRequested {
+    const TYPE: EventType = EventType::of::<Self>(
+        "gantry.approval.requested",
+        Project,
+        "A destructive request of a protected project waits for an approval.",
+    );
+
+    fn sample() -> Self {
+        Self {
+            approval_id: Uuid::nil(),
+            operation: "v1-delete-a-project".to_owned(),
+            reason: "deletes the project".to_owned(),
+        }
+    }
+}
+
+/// Payload of `gantry.approval.decided`.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct ApprovalDecided {
+    /// Id of the approval.
+    pub approval_id: Uuid,
+    /// Id of the operation.
+    pub operation: String,
+    /// Whether the request may run.
+    pub approved: bool,
+}
+
+impl EventPayload for ApprovalDecided {
+    const TYPE: EventType = EventType::of::<Self>(
+        "gantry.approval.decided",
+        Project,
+        "A member approved or denied a destructive request of a protected project.",
+    );
+
+    fn sample() -> Self {
+        Self {
+            approval_id: Uuid::nil(),
+            operation: "v1-delete-a-project".to_owned(),
+            approved: true,
         }
     }
 }

@@ -5,8 +5,9 @@ mod organization;
 mod project;
 
 pub use gantry::{
-    BackupFailed, BackupVerificationFailed, BranchEndReason, BranchExpiring, HostnameFailed,
-    LimitExceeded, LostProject, NodeLost, ProjectHealthChanged, TokenCreated, TokenFacts,
+    ApprovalDecided, ApprovalRequested, BackupFailed, BackupVerificationFailed, BranchEndReason,
+    BranchExpiring, HostnameFailed, LimitExceeded, LostProject, NodeLost, ProjectHealthChanged,
+    TokenCreated, TokenFacts,
 };
 pub use organization::{
     Billing, Invitation, InvitationCanceled, InvitationCreated, InvitedMember, Member, MemberAdded,
