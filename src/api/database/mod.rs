@@ -3,6 +3,7 @@
 pub mod advisors;
 pub mod catalog;
 pub mod context;
+mod destructive_sql;
 pub mod migrations;
 pub mod openapi;
 pub mod operations;

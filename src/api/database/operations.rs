@@ -1,12 +1,14 @@
 //! Operations that run SQL in a project's PostgreSQL or describe its schemas.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    catalog::Catalog, context, context::ClusterCatalog, openapi, query, query::SqlQuery,
-    typescript, webhooks,
+    catalog::Catalog, context, context::ClusterCatalog, destructive_sql, openapi, query,
+    query::SqlQuery, typescript, webhooks,
 };
 use crate::{
     api::context::ApiContext,
@@ -67,8 +69,22 @@ static RUN_QUERY: Endpoint = Endpoint {
         Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
     ]),
     limit: &STANDARD,
-    handler: || mount(run_query).audited_before().sample(SAMPLE),
+    handler: || {
+        mount(run_query)
+            .audited_before()
+            .destructive_if(effect_of_query)
+            .sample(SAMPLE)
+    },
 };
+
+/// Returns the effect of a query that may write. An unreadable body is rejected by the handler.
+fn effect_of_query(asked: &RequestView<'_>) -> Option<Cow<'static, str>> {
+    let request = asked.body::<QueryRequest>()?;
+    if request.read_only {
+        return None;
+    }
+    destructive_sql::effect_of(&request.query)
+}
 
 fn asks_to_read_only(asked: &RequestView<'_>) -> bool {
     #[derive(Deserialize)]

@@ -1,6 +1,6 @@
 //! Operations on the history of migrations.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,10 +10,14 @@ use super::{
     rehearsal::MigrationRehearsal,
 };
 use crate::{
-    api::{accounts, context::ApiContext, database::operations::required},
+    api::{
+        accounts,
+        context::ApiContext,
+        database::{destructive_sql, operations::required},
+    },
     control::projects,
     platform::{
-        access::{OauthScope as S, Permission as P, Project, User, needs},
+        access::{OauthScope as S, Permission as P, Project, RequestView, User, needs},
         error::Error,
         http::{
             Call, Endpoint, Input, Json, Query, Tag, Verb,
@@ -83,10 +87,16 @@ static APPLY: Endpoint = Endpoint {
     handler: || {
         mount(apply)
             .audited_before()
+            .destructive_if(effect_of_migration)
             .keeps_own_keys()
             .sample(SAMPLE)
     },
 };
+
+/// Returns the effect of the SQL of a migration. An unreadable body is rejected by the handler.
+fn effect_of_migration(asked: &RequestView<'_>) -> Option<Cow<'static, str>> {
+    destructive_sql::effect_of(&asked.body::<MigrationRequest>()?.query)
+}
 
 /// A valid request body.
 const SAMPLE: &str = r#"{"query": "create table notes (id bigint generated always as identity primary key, body text)", "name": "create_notes"}"#;
@@ -291,6 +301,7 @@ static ROLL_BACK: Endpoint = Endpoint {
     handler: || {
         mount(roll_back)
             .audited_before()
+            .destructive("rolls migrations back")
             .repeatable()
             .sample_query("?gte=20261121091503")
     },
