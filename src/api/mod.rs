@@ -27,6 +27,7 @@ pub mod platform_webhooks;
 pub mod project_config;
 pub mod project_settings;
 pub mod projects;
+pub mod protection;
 pub mod rate_limits;
 pub mod reference;
 pub mod service_settings;

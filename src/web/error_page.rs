@@ -22,11 +22,15 @@ struct ErrorPage<'a> {
     request_id: Option<&'a str>,
 }
 
-/// Returns the response for an error: the sign-in page for a missing session, otherwise a page.
+/// Returns the response for an error: a redirect to the sign-in page for a missing session and to
+/// the page of a required approval, otherwise a page.
 pub(super) fn error_response(error: &Error, refused: &RejectedRequest<'_>) -> Response {
     respond::log(error, refused);
     let answer = match error {
         Error::Unauthenticated(_) => PageResponse::redirect(&sign_in_path(refused)),
+        Error::ApprovalRequired(approval) => {
+            PageResponse::redirect(&format!("{}?done=asked", approval.page))
+        }
         _ => render(error, refused),
     };
     // Rendering the error page failed: the response has no body.

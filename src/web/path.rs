@@ -23,6 +23,8 @@ path_parameters! {
     pub(super) struct PathInvitation(String) from "invitation", else Error::NotFound;
     /// The id of a webhook endpoint.
     pub(super) struct PathWebhook(Uuid) from "webhook", else Error::NotFound;
+    /// The id of an approval.
+    pub(super) struct PathApproval(Uuid) from "approval", else Error::NotFound;
     /// The id of a webhook delivery.
     pub(super) struct PathDelivery(Uuid) from "delivery", else Error::NotFound;
     /// The name of an embedded file.

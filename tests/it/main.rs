@@ -45,6 +45,7 @@ mod platform_webhooks;
 mod pool;
 mod project_settings;
 mod projects;
+mod protection;
 mod recovery;
 mod removed;
 mod resources;

@@ -182,7 +182,11 @@ static RESTORE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::BackupsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(restore).sample(r#"{"id": 1}"#),
+    handler: || {
+        mount(restore)
+            .destructive("restores the database from a backup")
+            .sample(r#"{"id": 1}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -212,7 +216,11 @@ static RESTORE_TO_TIME: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::BackupsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(restore_to_time).sample(r#"{"recovery_time_target_unix": 1735689600}"#),
+    handler: || {
+        mount(restore_to_time)
+            .destructive("restores the database to an earlier time")
+            .sample(r#"{"recovery_time_target_unix": 1735689600}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -417,7 +425,11 @@ static UNDO: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::BackupsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(undo).sample(r#"{"name": "before-import"}"#),
+    handler: || {
+        mount(undo)
+            .destructive("restores the database to a restore point")
+            .sample(r#"{"name": "before-import"}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -240,7 +240,7 @@ static DISABLE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::BranchingProductionDelete]], S::EnvironmentWrite),
     limit: &STANDARD,
-    handler: || mount(disable),
+    handler: || mount(disable).destructive("deletes all branches of the project"),
 };
 
 async fn disable(
@@ -493,7 +493,10 @@ impl StartedRun {
 }
 
 macro_rules! actions {
-    ($($name:ident $handler:ident $kind:ident $path:literal $id:literal $summary:literal;)*) => {
+    ($(
+        $name:ident $handler:ident $kind:ident $path:literal $id:literal $summary:literal
+        $(, $destructive:literal)?;
+    )*) => {
         $(
             static $name: Endpoint = Endpoint {
                 id: $id,
@@ -507,7 +510,7 @@ macro_rules! actions {
                     S::EnvironmentWrite,
                 ),
                 limit: &STANDARD,
-                handler: || mount($handler).sample("{}"),
+                handler: || mount($handler)$(.destructive($destructive))?.sample("{}"),
             };
 
             async fn $handler(
@@ -528,7 +531,7 @@ macro_rules! actions {
 }
 
 actions! {
-    MERGE merge Merge "/v1/branches/{branch_id_or_ref}/merge" "v1-merge-a-branch" "Merge a branch";
+    MERGE merge Merge "/v1/branches/{branch_id_or_ref}/merge" "v1-merge-a-branch" "Merge a branch", "merges a branch into the project";
     PUSH push Push "/v1/branches/{branch_id_or_ref}/push" "v1-push-a-branch" "Push a branch";
     RESET reset Reset "/v1/branches/{branch_id_or_ref}/reset" "v1-reset-a-branch" "Reset a branch";
 }

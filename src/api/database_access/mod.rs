@@ -60,6 +60,11 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
         mount(create_login_role)
             .audited_before()
             .repeatable()
+            .destructive_if(|asked| {
+                let request = asked.body::<LoginRoleRequest>()?;
+                let effect = "creates a login that can write to the database";
+                (!request.read_only).then(|| effect.into())
+            })
             .sample(r#"{"read_only": true}"#)
     },
 };

@@ -194,7 +194,7 @@ static DELETE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(delete),
+    handler: || mount(delete).destructive("deletes the project"),
 };
 
 async fn delete(
@@ -214,7 +214,7 @@ static PAUSE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(pause),
+    handler: || mount(pause).destructive("pauses the project"),
 };
 
 async fn pause(
@@ -393,7 +393,11 @@ static UPDATE_PASSWORD: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(update_password).sample(r#"{"password": "another horse battery staple"}"#),
+    handler: || {
+        mount(update_password)
+            .destructive("sets the password of the database")
+            .sample(r#"{"password": "another horse battery staple"}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

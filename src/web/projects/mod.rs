@@ -1,7 +1,8 @@
 //! Projects: create, show, pause, restore, restart, upgrade, delete, settings, backups, branches,
-//! functions, logs, usage, ingest keys, log drains, calls of databases, hostname.
+//! functions, approvals, logs, usage, ingest keys, log drains, calls of databases, hostname.
 
 mod actions;
+mod approvals;
 mod backups;
 mod branch;
 mod branches;
@@ -24,6 +25,7 @@ pub(super) use self::{
     actions::{
         CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
     },
+    approvals::{APPROVAL, APPROVALS, APPROVE, DENY, PROTECT},
     backups::{BACKUPS, UPDATE_SCHEDULE},
     branch::{BRANCH, CONFIRM_MERGE, MERGE},
     branches::BRANCHES,

@@ -377,6 +377,8 @@ fn own_operations_use_no_path_of_the_contract() {
             || endpoint.path.contains("/ingest-keys")
             || endpoint.path.ends_with("/outbound-hosts")
             || endpoint.path.ends_with("/database/calls")
+            || endpoint.path.ends_with("/protection")
+            || endpoint.path.contains("/approvals")
             || endpoint.path.contains("/log-drains/");
         assert_eq!(
             endpoint.access == Access::Public,

@@ -20,7 +20,9 @@ use crate::support::{TestApp, client::Answer};
 const REJECTED: &[&str] = &[
     "gantry-accept-invitation",
     "gantry-apply-project-config",
+    "gantry-approve-a-request",
     "gantry-approve-oauth-request",
+    "gantry-deny-a-request",
     "gantry-deny-oauth-request",
     "gantry-restore-tables",
     "gantry-restore-to-new-project",

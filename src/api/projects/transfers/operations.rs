@@ -91,7 +91,11 @@ static TRANSFER: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::OrganizationAdminWrite]]),
     limit: &STANDARD,
-    handler: || mount(transfer).sample(SAMPLE),
+    handler: || {
+        mount(transfer)
+            .destructive("transfers the project to another organization")
+            .sample(SAMPLE)
+    },
 };
 
 async fn transfer(
