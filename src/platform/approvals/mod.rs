@@ -144,8 +144,8 @@ impl RequiredApproval {
         let Self { reason, url, .. } = self;
         let minutes = USE_LIFE.num_minutes();
         format!(
-            "This project is protected, and this request {reason}. Let another member approve it at {url}, \
-             then send the same request again within {minutes} minutes"
+            "This project is protected, and this request {reason}. Have it approved at {url}, then send the same \
+             request again within {minutes} minutes"
         )
     }
 }
@@ -253,7 +253,7 @@ mod tests {
         };
         assert_eq!(
             required.message(),
-            "This project is protected, and this request deletes the project. Let another member approve it at \
+            "This project is protected, and this request deletes the project. Have it approved at \
              https://api.example.com/projects/x/approvals/1, then send the same request again within 15 minutes"
         );
     }

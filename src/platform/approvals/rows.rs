@@ -1,6 +1,6 @@
 //! Rows of `approvals`.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SubsecRound, Utc};
 use gantry_base::{
     clock::Entropy,
     ids::{ProjectId, UserId},
@@ -115,6 +115,8 @@ pub async fn request(
     now: DateTime<Utc>,
 ) -> Result<(Uuid, DateTime<Utc>), Error> {
     let doing = "storing a request for approval";
+    // As stored.
+    let now = now.trunc_subsecs(6);
     let project = request.project;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
