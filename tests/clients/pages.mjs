@@ -116,8 +116,16 @@ export default async function pages(server, tally) {
       await look(page, 'token');
       await page.goto('/account/tokens');
       await look(page, 'tokens-two');
+      const id = new URL(shown).pathname.split('/').pop();
+      const child = await call(server, 'POST', `/v1/tokens/${id}/children`, { name: 'Agent', expires_in_minutes: 30 });
+      assert.equal(child.status, 201);
+      await page.goto('/account/tokens');
+      await page.getByText('Child of Deployments of the shop').waitFor();
+      await look(page, 'tokens-child');
       await page.goto(shown);
-      await page.getByRole('link', { name: 'Revoke' }).click();
+      await heading(page, 'Children');
+      await look(page, 'token-children');
+      await page.getByRole('link', { name: 'Revoke', exact: true }).click();
       await heading(page, 'Revoke this token?');
       await look(page, 'token-revoke');
       await page.getByRole('button', { name: 'Revoke token' }).click();

@@ -1,9 +1,12 @@
-//! Personal access tokens: list, create, show once, revoke.
+//! Personal access tokens: list with children, create, show once, revoke.
 
 mod new;
 mod permission_groups;
 mod store;
 mod token_form;
+mod tree;
+
+use std::collections::BTreeMap;
 
 use askama::Template;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -88,6 +91,8 @@ struct TokenEntry {
     last_used_at: Option<DateTime<Utc>>,
     last_used_from: Option<String>,
     scope: Option<TokenLimits>,
+    /// Id of the token that it was created of.
+    parent_id: Option<i64>,
 }
 
 #[derive(Deserialize)]
@@ -107,6 +112,10 @@ struct Row {
     used: Option<Timestamp>,
     expired: bool,
     soon: bool,
+    /// Number of its ancestors in the list.
+    depth: usize,
+    /// Name of its parent, if the list has it.
+    parent: Option<String>,
 }
 
 impl Row {
@@ -119,7 +128,31 @@ impl Row {
             used: token.last_used_at.map(moment),
             expired: left.is_some_and(|left| left <= TimeDelta::zero()),
             soon: left.is_some_and(|left| left > TimeDelta::zero() && left <= EXPIRES_SOON),
+            depth: 0,
+            parent: None,
             token,
+        }
+    }
+
+    /// Returns the rows of tokens, each followed by its descendants.
+    fn tree(tokens: Vec<TokenEntry>, now: DateTime<Utc>) -> Vec<Self> {
+        let name = |token: &TokenEntry| (token.id, token.name.clone());
+        let names: BTreeMap<i64, String> = tokens.iter().map(name).collect();
+        let row = |(depth, token): (usize, TokenEntry)| Self {
+            depth,
+            parent: token.parent_id.and_then(|id| names.get(&id).cloned()),
+            ..Self::new(token, now)
+        };
+        tree::in_tree_order(tokens).into_iter().map(row).collect()
+    }
+
+    /// Returns the style classes of the row.
+    fn classes(&self) -> String {
+        match (self.expired, self.depth) {
+            (false, 0) => String::new(),
+            (true, 0) => "past".to_owned(),
+            (false, depth) => format!("below-{depth}"),
+            (true, depth) => format!("past below-{depth}"),
         }
     }
 
@@ -146,15 +179,11 @@ struct Page {
 
 async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
     let now = visitor.context.clock.now();
-    let tokens: Vec<TokenEntry> = visitor.get("/v1/tokens").await?;
-    let mut rows: Vec<_> = tokens
-        .into_iter()
-        .map(|token| Row::new(token, now))
-        .collect();
-    rows.sort_by_key(|row| row.expired);
+    let mut tokens: Vec<TokenEntry> = visitor.get("/v1/tokens").await?;
+    tokens.sort_by_key(|token| token.expires_at.is_some_and(|end| end <= now));
     PageResponse::page(&Page {
         layout: visitor.layout(),
-        rows,
+        rows: Row::tree(tokens, now),
     })
 }
 
@@ -163,6 +192,10 @@ async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
 struct TokenPage {
     layout: Layout,
     row: Row,
+    /// The token that it was created of.
+    created_of: Option<TokenEntry>,
+    /// Its descendants.
+    children: Vec<Row>,
     /// The token in plain text, directly after its creation.
     revealed: Option<SecretString>,
     /// The address of an example request.
@@ -195,6 +228,8 @@ struct OperationUsage {
 
 async fn show(visitor: Visitor, PathToken(id): PathToken) -> Result<PageResponse, Error> {
     let token: TokenEntry = visitor.get(&format!("/v1/tokens/{id}")).await?;
+    let created_of = parent(&visitor, &token).await?;
+    let children = visitor.get(&format!("/v1/tokens/{id}/children")).await?;
     let usage = visitor.get(&format!("/v1/tokens/{id}/usage")).await?;
     let revealed = store::take_reveal(&visitor, TokenId(id)).await?;
     let operations = token
@@ -213,14 +248,28 @@ async fn show(visitor: Visitor, PathToken(id): PathToken) -> Result<PageResponse
         _ => "/v1/projects".to_owned(),
     };
     let example = format!("{}{path}", visitor.origin);
+    let now = visitor.context.clock.now();
     PageResponse::page(&TokenPage {
         layout: visitor.layout().at_path("/account/tokens/one"),
-        row: Row::new(token, visitor.context.clock.now()),
+        row: Row::new(token, now),
+        created_of,
+        children: Row::tree(children, now),
         revealed,
         example,
         operations,
         usage,
     })
+}
+
+/// Returns the token that a token was created of. It may have been revoked meanwhile.
+async fn parent(visitor: &Visitor, token: &TokenEntry) -> Result<Option<TokenEntry>, Error> {
+    let Some(id) = token.parent_id else {
+        return Ok(None);
+    };
+    match visitor.get(&format!("/v1/tokens/{id}")).await {
+        Err(Error::NotFound) => Ok(None),
+        parent => parent.map(Some),
+    }
 }
 
 /// Returns the operations that the permissions of a token include.
@@ -254,14 +303,19 @@ fn callable_operations(scope: &TokenLimits) -> Vec<&'static Endpoint> {
 struct RevokePage {
     layout: Layout,
     row: Row,
+    /// Number of its descendants, such as `2 child tokens`, if it has some.
+    children: Option<String>,
 }
 
 async fn confirm_revoke(visitor: Visitor, PathToken(id): PathToken) -> Result<PageResponse, Error> {
     let token = visitor.get(&format!("/v1/tokens/{id}")).await?;
+    let children: Vec<TokenEntry> = visitor.get(&format!("/v1/tokens/{id}/children")).await?;
+    let count = children.len();
     let row = Row::new(token, visitor.context.clock.now());
     PageResponse::page(&RevokePage {
         layout: visitor.layout().at_path("/account/tokens/one"),
         row,
+        children: (count > 0).then(|| pluralize(count, "child token")),
     })
 }
 

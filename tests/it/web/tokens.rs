@@ -1,6 +1,7 @@
-//! Personal access tokens on the pages: create, show once, revoke.
+//! Personal access tokens on the pages: create, show once, children, revoke.
 
 use gantry_base::ids::TokenId;
+use serde_json::json;
 
 use super::browser::{Browser, BrowserResponse, PASSWORD, email, give_password, olga};
 use crate::support::{TestApp, machine::PATIENCE};
@@ -359,6 +360,61 @@ async fn list_marks_expired_expiring_and_unused_tokens() {
         .await
         .expect(200)
         .says("No access tokens");
+}
+
+#[tokio::test]
+async fn children_are_listed_below_their_token_and_revoked_with_it() {
+    let app = TestApp::new().await;
+    let mut browser = olga(&app).await;
+    let (token, page) = make(&mut browser, &filled(&app)).await;
+    assert!(!page.html.contains("Children"), "it has none yet");
+    let id = token.rsplit('/').next().unwrap().to_owned();
+    let create = async |parent: &str, name: &str| {
+        let body = json!({"name": name, "expires_in_minutes": 30});
+        let path = format!("/v1/tokens/{parent}/children");
+        let request = app.post(&path).as_(&app.owner).json(&body);
+        request.send().await.expect(201).json()["id"].to_string()
+    };
+    let child = create(&id, "agent<1>").await;
+    let grandchild = create(&child, "helper").await;
+    let list = browser
+        .get("/account/tokens")
+        .await
+        .expect(200)
+        .says("Child of deploy")
+        .says("Child of agent&#60;1&#62;")
+        .hides("agent<1>");
+    let at = |text: &str| list.html.find(text).unwrap_or_else(|| panic!("no {text}"));
+    let path = |id: &str| format!("href=\"/account/tokens/{id}\"");
+    let order = [
+        at(&path(&id)),
+        at("class=\"below-1\""),
+        at(&path(&child)),
+        at("class=\"below-2\""),
+        at(&path(&grandchild)),
+    ];
+    assert!(order.is_sorted(), "{order:?} in {}", list.html);
+    browser
+        .get(&token)
+        .await
+        .expect(200)
+        .says("Children")
+        .says(&format!("/account/tokens/{child}/revoke"))
+        .says(&format!("/account/tokens/{grandchild}/revoke"));
+    let child = format!("/account/tokens/{child}");
+    let parent = format!("<dt>Parent</dt><dd><a href=\"{token}\">deploy</a>");
+    browser.get(&child).await.expect(200).says(&parent);
+    let revoke = format!("{token}/revoke");
+    browser
+        .get(&revoke)
+        .await
+        .expect(200)
+        .says("Its 2 child tokens are revoked, too.");
+    browser
+        .submit(&revoke, &revoke, &[])
+        .await
+        .leads_to("/account/tokens?done=revoked");
+    browser.get(&child).await.expect(404);
 }
 
 #[tokio::test]
