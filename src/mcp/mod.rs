@@ -25,4 +25,7 @@ mod server;
 mod tests;
 mod tool;
 
-pub use self::endpoint::ENDPOINTS;
+pub use self::{
+    endpoint::ENDPOINTS,
+    selection::{FEATURE_GROUPS, FeatureGroup, project_address},
+};

@@ -44,18 +44,60 @@ pub(super) enum Feature {
     Operations(Tag),
 }
 
-/// Groups with a name of their own.
-const NAMED: [(&str, Feature); 7] = [
-    ("account", Feature::Account),
-    ("database", Feature::Database),
-    ("debugging", Feature::Debugging),
-    ("development", Feature::Development),
-    ("functions", Feature::Functions),
-    ("branching", Feature::Branching),
-    ("storage", Feature::Storage),
+/// A group of tools that an address selects by its name.
+#[derive(Debug, Clone, Copy)]
+pub struct FeatureGroup {
+    /// Name in the address.
+    pub name: &'static str,
+    /// Subjects of its tools, in a few words.
+    pub description: &'static str,
+    /// Whether an address without groups has it.
+    pub is_default: bool,
+    /// The feature of its tools. Absent for operations, which are selected by tag.
+    feature: Option<Feature>,
+}
+
+impl FeatureGroup {
+    const fn new(name: &'static str, description: &'static str, feature: Feature) -> Self {
+        Self {
+            name,
+            description,
+            is_default: true,
+            feature: Some(feature),
+        }
+    }
+
+    const fn optional(mut self) -> Self {
+        self.is_default = false;
+        self
+    }
+}
+
+/// All groups.
+pub static FEATURE_GROUPS: [FeatureGroup; 8] = [
+    FeatureGroup::new("account", "Organizations and projects", Feature::Account),
+    FeatureGroup::new("database", "Tables, SQL and migrations", Feature::Database),
+    FeatureGroup::new("debugging", "Logs and advisors", Feature::Debugging),
+    FeatureGroup::new(
+        "development",
+        "Address, publishable keys and types",
+        Feature::Development,
+    ),
+    FeatureGroup::new("functions", "Edge Functions", Feature::Functions),
+    FeatureGroup::new("branching", "Branches", Feature::Branching),
+    FeatureGroup::new(
+        "storage",
+        "Buckets and settings of Storage",
+        Feature::Storage,
+    )
+    .optional(),
+    FeatureGroup {
+        name: OPERATIONS,
+        description: "A tool for each operation of the API",
+        is_default: false,
+        feature: None,
+    },
 ];
-/// Number of [`NAMED`] groups that are selected by default.
-const DEFAULT: usize = 6;
 /// Name of the groups of operations.
 const OPERATIONS: &str = "operations";
 
@@ -75,9 +117,10 @@ impl Selection {
         let project = query.project_ref.as_deref().map(str::parse).transpose();
         let malformed = |_| Error::invalid("project_ref", "expected 20 lowercase letters");
         let features = match &query.features {
-            None => NAMED[..DEFAULT]
+            None => FEATURE_GROUPS
                 .iter()
-                .map(|(_, feature)| *feature)
+                .filter(|group| group.is_default)
+                .filter_map(|group| group.feature)
                 .collect(),
             Some(names) => parse_features(names)?,
         };
@@ -94,6 +137,27 @@ impl Selection {
     }
 }
 
+/// Returns the address of the server for the tools of one project. Groups that are those of an
+/// address without groups are left out.
+pub fn project_address(
+    origin: &str,
+    project: &ProjectRef,
+    is_read_only: bool,
+    groups: &[&FeatureGroup],
+) -> String {
+    let mut address = format!("{origin}/mcp?project_ref={project}");
+    if is_read_only {
+        address.push_str("&read_only=true");
+    }
+    let names: Vec<_> = groups.iter().map(|group| group.name).collect();
+    let defaults = FEATURE_GROUPS.iter().filter(|group| group.is_default);
+    if !defaults.map(|group| group.name).eq(names.iter().copied()) {
+        address.push_str("&features=");
+        address.push_str(&names.join(","));
+    }
+    address
+}
+
 fn parse_features(names: &str) -> Result<Vec<Feature>, Error> {
     let mut features = Vec::new();
     let names = names.split(',').map(str::trim);
@@ -102,8 +166,9 @@ fn parse_features(names: &str) -> Result<Vec<Feature>, Error> {
         if name == "docs" {
             continue;
         }
-        if let Some((_, feature)) = NAMED.iter().find(|(known, _)| *known == name) {
-            features.push(*feature);
+        let group = FEATURE_GROUPS.iter().find(|group| group.name == name);
+        if let Some(feature) = group.and_then(|group| group.feature) {
+            features.push(feature);
             continue;
         }
         let tag = name
@@ -123,9 +188,9 @@ fn parse_features(names: &str) -> Result<Vec<Feature>, Error> {
 }
 
 fn unknown(name: &str) -> String {
-    let known: Vec<_> = NAMED.iter().map(|(known, _)| *known).collect();
+    let known: Vec<_> = FEATURE_GROUPS.iter().map(|group| group.name).collect();
     format!(
-        "there is no group {name}; known are {}, {OPERATIONS} and {OPERATIONS}/TAG",
+        "there is no group {name}; known are {} and {OPERATIONS}/TAG",
         known.join(", ")
     )
 }
@@ -161,6 +226,26 @@ mod tests {
                 .unwrap()
                 .has(Feature::Operations(Tag::Domains))
         );
+    }
+
+    #[test]
+    fn address_selects_the_project_and_the_groups() {
+        let project: ProjectRef = "abcdefghijklmnopqrst".parse().unwrap();
+        let address = |is_read_only, wanted: fn(&FeatureGroup) -> bool| {
+            let groups: Vec<_> = FEATURE_GROUPS.iter().filter(|it| wanted(it)).collect();
+            project_address("https://api.test", &project, is_read_only, &groups)
+        };
+        assert_eq!(
+            address(false, |group| group.is_default),
+            "https://api.test/mcp?project_ref=abcdefghijklmnopqrst"
+        );
+        let address = address(true, |group| !group.is_default);
+        let (_, query) = address.split_once('?').unwrap();
+        let selection = Selection::new(&serde_urlencoded::from_str(query).unwrap()).unwrap();
+        assert_eq!(selection.project, Some(project));
+        assert!(selection.read_only && !selection.has(Feature::Database));
+        assert!(selection.has(Feature::Storage));
+        assert!(selection.has(Feature::Operations(Tag::Domains)));
     }
 
     #[test]

@@ -85,6 +85,7 @@ static PAGES: &[&Endpoint] = &[
     &projects::APPROVE,
     &projects::DENY,
     &projects::PROTECT,
+    &projects::AGENTS,
     &projects::FUNCTIONS,
     &projects::LOGS,
     &projects::DATABASE_CALLS,

@@ -39,6 +39,14 @@ export default async function projects(server, tally, chrome, page) {
     await page.getByRole('button', { name: 'Reveal keys' }).click();
     await page.getByText('sb_secret_').waitFor();
     await look(page, 'project-keys');
+    await page.getByRole('link', { name: 'Connect an agent' }).click();
+    await look(page, 'project-agents');
+    assert.match(await page.locator('#address').innerText(), /read_only=true$/);
+    await page.getByRole('radio', { name: 'Read and write' }).check();
+    await page.getByRole('checkbox', { name: /storage$/ }).check();
+    await page.getByRole('button', { name: 'Update address' }).click();
+    await page.locator('#address', { hasText: /,storage$/ }).waitFor();
+    await look(page, 'project-agents-chosen');
   });
 
   await tally.scenario('pages: find, change and return to settings without JavaScript', async () => {

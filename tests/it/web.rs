@@ -1,6 +1,7 @@
 //! The account pages, in a browser without JavaScript.
 
 mod access_control;
+mod agents;
 mod backups;
 pub(crate) mod browser;
 mod cli_login;

@@ -1,7 +1,8 @@
 //! Projects: create, show, pause, restore, restart, upgrade, delete, settings, backups, branches,
-//! functions, approvals, logs, usage, ingest keys, log drains, calls of databases, hostname.
+//! functions, approvals, agents, logs, usage, ingest keys, log drains, calls of databases, hostname.
 
 mod actions;
+mod agents;
 mod approvals;
 mod backups;
 mod branch;
@@ -25,6 +26,7 @@ pub(super) use self::{
     actions::{
         CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
     },
+    agents::AGENTS,
     approvals::{APPROVAL, APPROVALS, APPROVE, DENY, PROTECT},
     backups::{BACKUPS, UPDATE_SCHEDULE},
     branch::{BRANCH, CONFIRM_MERGE, MERGE},

@@ -268,13 +268,14 @@ pub(super) async fn load(
 /// A page: last segment of its path, label, and the operation that it needs.
 type LinkedPage = (&'static str, &'static str, &'static str);
 
-/// Pages on settings, backups, branches, functions and approvals.
-const DEVELOPMENT: [LinkedPage; 5] = [
+/// Pages on settings, backups, branches, functions, approvals and agents.
+const DEVELOPMENT: [LinkedPage; 6] = [
     ("settings", "Settings", "/v1/projects/{ref}/config/document"),
     ("backups", "Backups", "/v1/projects/{ref}/database/backups"),
     ("branches", "Branches", "/v1/projects/{ref}/branches"),
     ("functions", "Functions", "/v1/projects/{ref}/functions"),
     ("approvals", "Approvals", "/v1/projects/{ref}/approvals"),
+    ("agents", "Connect an agent", "/v1/projects/{ref}"),
 ];
 
 /// Pages on logs and events.
