@@ -8,6 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::platform::{
+    audit::client_name::ClientName,
     error::{Context, Error},
     http::{Body, body, client_kind::InternalClient},
 };
@@ -23,6 +24,11 @@ pub(super) struct OperationClient(InternalClient);
 impl OperationClient {
     pub(super) fn new(client: InternalClient) -> Self {
         Self(client)
+    }
+
+    /// Returns the client with another name of the program that calls tools.
+    pub(super) fn named(&self, name: ClientName) -> Self {
+        Self(self.0.clone().named(Some(name)))
     }
 
     /// Sends a request and returns the header fields and the body of the response.

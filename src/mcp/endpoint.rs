@@ -20,6 +20,7 @@ use crate::{
     api::context::ApiContext,
     platform::{
         access::{Access, User},
+        audit::client_name::ClientName,
         error::Error,
         http::{
             Body, Call, Endpoint, Input, Output, Query, Response, Tag, Verb,
@@ -117,9 +118,14 @@ async fn serve(
     Query(query): Query<McpQuery>,
     message: Message,
 ) -> Result<ProtocolResponse, Error> {
+    // Requests of later versions of the protocol state the name of the program themselves.
+    let user_agent = message.headers.get(header::USER_AGENT);
+    let program = user_agent
+        .and_then(|value| value.to_str().ok())
+        .and_then(ClientName::new);
     let server = McpServer {
         context: ToolContext {
-            client: OperationClient::new(client),
+            client: OperationClient::new(client.named(program)),
             api,
             selection: Selection::new(&query)?,
         },

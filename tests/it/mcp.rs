@@ -257,6 +257,48 @@ async fn changes_by_tools_are_in_the_audit_log_once() {
 }
 
 #[tokio::test]
+async fn audit_log_has_the_program_that_called_the_tool() {
+    let app = TestApp::new().await;
+    let path = format!("/v1/organizations/{}/audit", app.home.slug);
+    let last = async || {
+        let page = app.get(&path).as_(&app.owner).send().await;
+        page.expect(200).json()["entries"][0].clone()
+    };
+    let change = async |name: &str, meta: &Value| {
+        let arguments = json!({"ref": app.home.project, "body": {"name": name}});
+        let params = json!({"name": "v1-update-a-project", "arguments": arguments, "_meta": meta});
+        let body = request("tools/call", &params);
+        let answer = message(&app, "?features=operations/projects", &body)
+            .without("user-agent")
+            .header("user-agent", "agent-sdk/1.0 (linux)")
+            .as_(&app.owner)
+            .send()
+            .await;
+        let result = answer.expect(200).json();
+        assert_ne!(result["result"]["isError"], json!(true), "{result}");
+        last().await
+    };
+    let by_header = change("first", &json!({})).await;
+    assert_eq!(by_header["operation"], "v1-update-a-project");
+    assert_eq!(by_header["client"], "agent-sdk/1.0 (linux)");
+    let program = json!({"name": "claude-code\u{202e}", "version": "9".repeat(200)});
+    let meta = json!({"io.modelcontextprotocol/clientInfo": program});
+    let by_request = change("second", &meta).await;
+    let expected = format!("claude-code?/{}", "9".repeat(115));
+    assert_eq!(by_request["client"], json!(expected));
+    let rename = app.patch(&app.at("")).as_(&app.owner);
+    rename
+        .json(&json!({"name": "third"}))
+        .send()
+        .await
+        .expect(200);
+    assert!(last().await.get("client").is_none());
+    let export = app.get(&format!("{path}/export")).as_(&app.owner);
+    let export = export.send().await.expect(200);
+    gantry::platform::audit::verify::verify(export.text().as_bytes()).unwrap();
+}
+
+#[tokio::test]
 async fn token_for_mcp_server_is_accepted_and_revoked_tokens_are_not() {
     let app = TestApp::new().await;
     let refused = message(&app, "", &request("tools/list", &json!({})))

@@ -6,13 +6,14 @@
 //!
 //! The hash of an entry is the SHA-256 of these fields in this order: hash of the previous entry
 //! (32 bytes; zeros before the first), chain, number, time, actor, token, address, request id,
-//! operation, subject, status, before, after. Each field is written as its length in bytes, 8 bytes
-//! big-endian, followed by its bytes; an absent field as eight bytes `ff`. Numbers are decimal, the
-//! time is RFC 3339 in UTC with six fractional digits and `Z`, the actor a lower-case hyphenated
-//! UUID, before and after the JSON text as stored. An exported log can thus be verified with
-//! SHA-256 alone.
+//! operation, subject, status, before, after; then the client, only in entries that have one. Each
+//! field is written as its length in bytes, 8 bytes big-endian, followed by its bytes; an absent
+//! field as eight bytes `ff`. Numbers are decimal, the time is RFC 3339 in UTC with six fractional
+//! digits and `Z`, the actor a lower-case hyphenated UUID, before and after the JSON text as stored.
+//! An exported log can thus be verified with SHA-256 alone.
 
 mod change;
+pub mod client_name;
 pub mod read;
 pub mod record;
 pub mod verify;
@@ -142,6 +143,10 @@ pub struct AuditEntry {
     /// State after the change, without secrets, if the operation records it.
     #[schemars(with = "Option<serde_json::Value>")]
     pub after: Option<Box<RawValue>>,
+    /// Name and version of the program that sent the request, as it states them, if it called a
+    /// tool of the MCP server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
     /// Hash of the previous entry.
     #[schemars(with = "String")]
     pub previous: Hash,
@@ -196,6 +201,9 @@ impl AuditEntry {
         field(Some(self.status.to_string().as_bytes()));
         field(self.before.as_ref().map(|value| value.get().as_bytes()));
         field(self.after.as_ref().map(|value| value.get().as_bytes()));
+        if let Some(client) = &self.client {
+            field(Some(client.as_bytes()));
+        }
         Hash(digest.finalize().into())
     }
 }
@@ -222,7 +230,7 @@ async fn append(transaction: &Transaction<'_>, mut entry: AuditEntry) -> Result<
     entry.hash = entry.expected_hash();
     let text = |value: &Option<Box<RawValue>>| value.as_ref().map(|value| value.get().to_owned());
     let sql = "insert into audit_entries (chain, number, at, actor, token, address, request_id, operation, subject, status, before, after, \
-               previous, hash) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+               previous, hash, client) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)";
     transaction
         .execute(
             sql,
@@ -241,6 +249,7 @@ async fn append(transaction: &Transaction<'_>, mut entry: AuditEntry) -> Result<
                 &text(&entry.after),
                 &&entry.previous.0[..],
                 &&entry.hash.0[..],
+                &entry.client,
             ],
         )
         .await

@@ -38,7 +38,7 @@ pub struct AuditFilter {
 macro_rules! entries {
     ($rest:literal) => {
         concat!(
-            "select chain, number, at, actor, token, address, request_id, operation, subject, status, before, after, previous, hash \
+            "select chain, number, at, actor, token, address, request_id, operation, subject, status, before, after, previous, hash, client \
              from audit_entries where chain = $1 ",
             $rest
         )
@@ -116,6 +116,7 @@ fn read(row: &Row) -> Result<AuditEntry, Error> {
         status: row.get(9),
         before: json(10)?,
         after: json(11)?,
+        client: row.get(14),
         previous: Hash::read(row.get(12))?,
         hash: Hash::read(row.get(13))?,
     })

@@ -17,7 +17,7 @@ use serde_json::{Value, value::RawValue};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use super::{AuditEntry, Chain, Hash, append, change::Change};
+use super::{AuditEntry, Chain, Hash, append, change::Change, client_name::ClientName};
 use crate::platform::{
     access::{Subject, User},
     db::Db,
@@ -43,6 +43,8 @@ pub struct Recorder {
     address: String,
     request_id: String,
     operation: &'static str,
+    /// The program that sent the request, if it is known.
+    client: Option<ClientName>,
     /// Makes the ids of events.
     entropy: Entropy,
     written: AtomicBool,
@@ -78,6 +80,7 @@ impl Recorder {
             address: address.to_string(),
             request_id: request_id.to_owned(),
             operation,
+            client: None,
             entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
@@ -114,6 +117,7 @@ impl Recorder {
             address: address.to_string(),
             request_id: request_id.to_owned(),
             operation,
+            client: None,
             entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
@@ -132,6 +136,7 @@ impl Recorder {
             address: format!("operator:{name}"),
             request_id: hex::encode(entropy.bytes::<16>()),
             operation: command,
+            client: None,
             entropy: entropy.clone(),
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
@@ -175,6 +180,12 @@ impl Recorder {
             chain: Chain::Account(user),
             ..self
         }
+    }
+
+    /// Returns the recorder with the program that sent the request.
+    #[must_use]
+    pub fn with_client(self, client: Option<ClientName>) -> Self {
+        Self { client, ..self }
     }
 
     /// Writes an entry before an action that cannot share a transaction with the log.
@@ -326,6 +337,10 @@ impl Recorder {
             status,
             before: text(before)?,
             after: text(after)?,
+            client: self
+                .client
+                .as_ref()
+                .map(|client| client.as_str().to_owned()),
             previous: Hash::NONE,
             hash: Hash::NONE,
         })

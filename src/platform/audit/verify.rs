@@ -135,6 +135,7 @@ mod tests {
                 status: 200,
                 before: None,
                 after: Some(RawValue::from_string(r#"{"name":"é"}"#.to_owned()).unwrap()),
+                client: None,
                 previous,
                 hash: Hash::NONE,
             };
@@ -177,6 +178,24 @@ mod tests {
                 .unwrap_err()
                 .starts_with("line 1 is not an entry")
         );
+    }
+
+    #[test]
+    fn client_is_part_of_the_hash_of_entries_that_have_one() {
+        let mut entries = log(2);
+        let without = text(&entries);
+        assert!(!without.contains("client"), "{without}");
+        entries[1].client = Some("claude-code/2.1".to_owned());
+        entries[1].hash = entries[1].expected_hash();
+        let with = text(&entries);
+        assert_eq!(checked(&with).unwrap().head, entries[1].hash);
+        let altered = "line 2, entry 2: its content does not match its hash";
+        for changed in [
+            with.replace("claude-code/2.1", "claude-code/2.0"),
+            with.replace(r#""client":"claude-code/2.1","#, ""),
+        ] {
+            assert_eq!(checked(&changed).unwrap_err(), altered);
+        }
     }
 
     #[test]

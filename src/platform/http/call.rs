@@ -136,9 +136,11 @@ impl Call<'_> {
                 "this kind of client cannot call operations",
             )
         })?;
+        let caller = self.request.on_behalf.as_ref();
         let on_behalf = self.caller.shared().map(|user| DelegatedCaller {
             user: User::for_operations(user),
             peer: self.peer,
+            client: caller.and_then(|caller| caller.client.clone()),
         });
         Ok(InternalClient {
             api,

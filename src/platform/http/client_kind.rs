@@ -13,6 +13,7 @@ use super::{
 };
 use crate::platform::{
     access::{User, credential::PresentedCredential},
+    audit::client_name::ClientName,
     error::{CredentialProblem, Error},
 };
 
@@ -48,6 +49,8 @@ pub struct DelegatedCaller {
     pub user: Arc<User>,
     /// The client of the calling operation's request.
     pub peer: Peer,
+    /// The program that sends the requests, if it is known.
+    pub client: Option<ClientName>,
 }
 
 /// The operations of this process, for operations that call others.
@@ -66,6 +69,15 @@ pub struct InternalClient {
 }
 
 impl InternalClient {
+    /// Returns the client with the program that sends its requests, for the audit log.
+    #[must_use]
+    pub fn named(mut self, client: Option<ClientName>) -> Self {
+        if let Some(caller) = &mut self.on_behalf {
+            caller.client = client;
+        }
+        self
+    }
+
     /// Calls another operation and returns its response, or its error before it was rendered.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response, Error> {
         // Without a delegated caller, the request would be authenticated as one from this machine.

@@ -293,13 +293,15 @@ async fn admit(
         .user()
         .filter(|_| endpoint.may_change(*audit_rule, &asked))
     {
+        let delegated = request.on_behalf.as_ref();
+        let client = delegated.and_then(|delegated| delegated.client.clone());
         let recorder = Recorder::new(
             user,
             &subject,
             (peer.address, request_id.as_str(), endpoint.id),
             &context.entropy,
         );
-        outcome.recorder = Some(Arc::new(recorder));
+        outcome.recorder = Some(Arc::new(recorder.with_client(client)));
     }
     if let Err(error) = decide(&caller, &endpoint.access, &asked, standing) {
         let lacks_permission = matches!(
