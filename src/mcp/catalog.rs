@@ -48,6 +48,10 @@ pub(super) async fn call(
             named_calls::require_branch(context, project, values.text(argument)?).await?;
         }
     }
-    let result = tool.run.run(context, &values).await?;
+    let mut result = tool.run.run(context, &values).await?;
+    if let Some(progress) = &context.progress {
+        let following = progress.follow(&tool.name, context, &values, &mut result);
+        following.await;
+    }
     Ok(result.into_text(&context.api.entropy))
 }

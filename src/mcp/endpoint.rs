@@ -128,6 +128,7 @@ async fn serve(
             client: OperationClient::new(client.named(program)),
             api,
             selection: Selection::new(&query)?,
+            progress: None,
         },
         user: Arc::new(user),
     };

@@ -7,6 +7,7 @@
 //!   they may change something.
 //! - `client` calls operations with the rights of the caller. Access, rate limits and audit log are
 //!   those of the API.
+//! - `progress` reports steps of work that a tool started.
 //! - `server` implements the protocol with the crate `rmcp`, without sessions; `resources` lists
 //!   what can be read without a tool.
 
@@ -18,6 +19,7 @@ mod endpoint;
 mod named_calls;
 mod named_tools;
 mod operation_tools;
+mod progress;
 mod resources;
 mod selection;
 mod server;

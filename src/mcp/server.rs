@@ -16,7 +16,9 @@ use serde_json::json;
 
 use super::{
     arguments::Values,
-    catalog, resources,
+    catalog,
+    progress::ProgressReporter,
+    resources,
     tool::{Tool, ToolContext},
 };
 use crate::platform::{access::User, audit::client_name::ClientName};
@@ -37,9 +39,11 @@ impl McpServer {
         catalog::permitted(&self.context.selection, &self.user).find(|tool| tool.name == name)
     }
 
-    /// Returns the context of a call, with the name of the program if the request states it.
+    /// Returns the context of a call, with the name of the program if the request states it, and
+    /// with reports of progress if it asks for them.
     fn context_of(&self, request: &RequestContext<RoleServer>) -> ToolContext {
         let mut context = self.context.clone();
+        context.progress = ProgressReporter::new(request);
         let program = request
             .meta
             .client_info()

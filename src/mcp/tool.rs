@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     arguments::{ArgumentError, Values},
     client::OperationClient,
+    progress::ProgressReporter,
     selection::{Feature, Selection},
 };
 use crate::{
@@ -59,6 +60,8 @@ pub(super) struct ToolContext {
     pub(super) client: OperationClient,
     pub(super) api: ApiContext,
     pub(super) selection: Selection,
+    /// Absent if the caller does not ask for progress.
+    pub(super) progress: Option<ProgressReporter>,
 }
 
 /// The reason why a call has no result.

@@ -1,5 +1,6 @@
 //! The MCP server: tools by token and address, calls on real projects, and bad input.
 
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use crate::{
@@ -242,6 +243,45 @@ async fn sql_and_migrations_run_and_results_are_bounded() {
         reader.protocol_error("apply_migration").await["code"],
         -32602
     );
+}
+
+#[tokio::test]
+async fn steps_of_a_branch_are_reported_to_a_caller_with_a_progress_token() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    let query = format!("?project_ref={project}");
+    let params = json!({
+        "name": "create_branch",
+        "arguments": {"name": "one"},
+        "_meta": {"progressToken": "steps"},
+    });
+    let body = request("tools/call", &params);
+    let call = message(&app, &query, &body).as_(&app.owner);
+    let (status, headers, stream) = call.open().await;
+    assert_eq!(status, 200);
+    assert_eq!(headers["content-type"], "text/event-stream");
+    let events = stream.collect().await.unwrap().to_bytes();
+    let events = std::str::from_utf8(&events).unwrap();
+    let messages: Vec<Value> = events
+        .lines()
+        .filter_map(|line| serde_json::from_str(line.strip_prefix("data:")?.trim()).ok())
+        .collect();
+    let (result, reports) = messages.split_last().unwrap();
+    assert_eq!(result["result"]["isError"], json!(false), "{events}");
+    let text = result["result"]["content"][0]["text"].as_str().unwrap();
+    let branch: Value = serde_json::from_str(text).unwrap();
+    let steps = branch["state"]["run_steps"].as_array().unwrap();
+    assert_eq!(steps.last().unwrap()["status"], "EXITED", "{branch}");
+    assert!(!reports.is_empty(), "{events}");
+    let mut last = -1.0;
+    for report in reports {
+        assert_eq!(report["method"], "notifications/progress", "{report}");
+        assert_eq!(report["params"]["progressToken"], "steps");
+        let progress = report["params"]["progress"].as_f64().unwrap();
+        assert!(progress > last, "{events}");
+        last = progress;
+    }
+    assert!((last - 7.0).abs() < 0.1, "{events}");
 }
 
 #[tokio::test]
