@@ -25,6 +25,8 @@ pub enum Error {
     Forbidden(Denial),
     /// The project is protected, and the request needs an approval.
     ApprovalRequired(Box<RequiredApproval>),
+    /// The request is tried, and its change must be rolled back. Not an answer to a client.
+    DryRun,
     /// The subject does not exist, or the caller must not see it.
     NotFound,
     /// A part of the subject does not exist: status 404. The text is that of the contract.
@@ -376,7 +378,7 @@ impl Error {
                 _ if fault.unprocessable => codes::UNKNOWN_CLIENT,
                 _ => codes::OAUTH_REFUSED,
             },
-            Self::Internal(_) => codes::INTERNAL_SERVER_ERROR,
+            Self::Internal(_) | Self::DryRun => codes::INTERNAL_SERVER_ERROR,
             Self::Unconfigured(_) => codes::NOT_CONFIGURED,
             Self::NotBuilt(_) => codes::NOT_IMPLEMENTED,
             Self::Unavailable { .. } => codes::UNAVAILABLE,
@@ -448,7 +450,7 @@ impl Error {
                 format!("{field}: expected a cursor from the links of a page of this list in the same order").into()
             }
             Self::OAuth(fault) => fault.description.clone(),
-            Self::Internal(_) => "Internal Server Error".into(),
+            Self::Internal(_) | Self::DryRun => "Internal Server Error".into(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod declared;
 mod guarded;
 mod repeated;
 mod text;
+mod tried;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -86,7 +87,8 @@ fn may(endpoint: &Endpoint, role: Role) -> bool {
 }
 
 /// The checks that `contract.allow` may name.
-const CHECKS: [&str; 14] = [
+const CHECKS: [&str; 15] = [
+    "tried",
     "credentials",
     "media",
     "declared",

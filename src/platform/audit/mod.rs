@@ -16,6 +16,7 @@ mod change;
 pub mod client_name;
 pub mod read;
 pub mod record;
+mod trial;
 pub mod verify;
 
 use std::fmt;
@@ -33,6 +34,7 @@ use crate::platform::error::{Context, Error};
 
 pub use change::Change;
 pub use record::Recorder;
+pub use trial::TriedChange;
 
 /// A chain of the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,12 @@ use serde_json::{Value, value::RawValue};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use super::{AuditEntry, Chain, Hash, append, change::Change, client_name::ClientName};
+use super::{
+    AuditEntry, Chain, Hash, append,
+    change::Change,
+    client_name::ClientName,
+    trial::{Trial, TriedChange},
+};
 use crate::platform::{
     access::{Subject, User},
     db::Db,
@@ -51,6 +56,8 @@ pub struct Recorder {
     delegated: AtomicBool,
     /// The request, if it has an `Idempotency-Key`.
     keyed: OnceLock<Arc<KeyedRequest>>,
+    /// The trial, if the request is tried.
+    trial: OnceLock<Trial>,
 }
 
 impl Recorder {
@@ -85,6 +92,7 @@ impl Recorder {
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
             keyed: OnceLock::new(),
+            trial: OnceLock::new(),
         }
     }
 
@@ -122,6 +130,7 @@ impl Recorder {
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
             keyed: OnceLock::new(),
+            trial: OnceLock::new(),
         }
     }
 
@@ -141,6 +150,7 @@ impl Recorder {
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
             keyed: OnceLock::new(),
+            trial: OnceLock::new(),
         }
     }
 
@@ -195,6 +205,8 @@ impl Recorder {
 
     /// Writes the change and the status of the response in the transaction of the change, then its
     /// events, so that all or nothing is committed. Entries of other chains are written before.
+    ///
+    /// Errors: [`Error::DryRun`] if the request is tried. The transaction must be rolled back.
     pub async fn write_in(
         &self,
         transaction: &Transaction<'_>,
@@ -202,11 +214,16 @@ impl Recorder {
         change: impl Into<Change>,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
+        let change = change.into();
+        if let Some(trial) = self.trial.get() {
+            trial.keep(status, change, redacted);
+            return Err(Error::DryRun);
+        }
         let Change {
             before,
             after,
             events,
-        } = change.into();
+        } = change;
         append(
             transaction,
             self.entry(self.chain, self.subject.clone(), status, now, before, after)?,
@@ -278,6 +295,33 @@ impl Recorder {
         self.keyed.get().map(|keyed| &**keyed)
     }
 
+    /// Tries the request: its change is kept instead of written, and its transaction rolled back.
+    pub(crate) fn begin_trial(&self) {
+        self.trial.get_or_init(Trial::default);
+    }
+
+    /// Whether the request is tried.
+    pub(crate) fn is_trial(&self) -> bool {
+        self.trial.get().is_some()
+    }
+
+    /// Returns the change of a request that is tried, if it has one.
+    pub(crate) fn tried_change(&self) -> Option<&TriedChange> {
+        self.trial.get()?.change()
+    }
+
+    /// Notes the effect for which a request that is tried needs an approval.
+    pub(crate) fn note_approval(&self, effect: String) {
+        if let Some(trial) = self.trial.get() {
+            trial.note_approval(effect);
+        }
+    }
+
+    /// Returns the effect for which a request that is tried needs an approval.
+    pub(crate) fn required_approval(&self) -> Option<&str> {
+        self.trial.get()?.approval()
+    }
+
     /// Disables the recorder: the request is delegated to another operation, which writes its own
     /// entry.
     pub fn delegate(&self) {
@@ -287,7 +331,8 @@ impl Recorder {
     /// Writes the outcome of the request, unless [`Self::write_in`] did. After a failure the
     /// transaction of `write_in` was rolled back, so the outcome is written.
     pub async fn finish(&self, db: &Db, status: u16, now: DateTime<Utc>) -> Result<(), Error> {
-        if self.delegated.load(Ordering::Acquire)
+        if self.is_trial()
+            || self.delegated.load(Ordering::Acquire)
             || status < 400 && self.written.load(Ordering::Acquire)
         {
             return Ok(());

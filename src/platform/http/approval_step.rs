@@ -78,6 +78,10 @@ impl<'a> ApprovalStep<'a> {
         if judge_first && !self.is_protected().await? {
             return Ok(permit);
         }
+        if let Some(recorder) = self.recorder.filter(|recorder| recorder.is_trial()) {
+            recorder.note_approval(effect.into_owned());
+            return Ok(permit);
+        }
         self.use_approval(&body, effect).await.map(|()| permit)
     }
 

@@ -167,6 +167,8 @@ pub struct MountedHandler {
     pub(super) calls_operations: bool,
     /// The requests that need an approval in a protected project.
     pub destructive: Destructive,
+    /// Whether the handler carries out dry runs itself.
+    pub(super) has_own_dry_run: bool,
 }
 
 /// The requests of an operation that need an approval in a protected project.
@@ -278,6 +280,15 @@ impl MountedHandler {
         }
     }
 
+    /// Marks an operation with a handler that carries out dry runs itself.
+    #[must_use]
+    pub fn has_own_dry_run(self) -> Self {
+        Self {
+            has_own_dry_run: true,
+            ..self
+        }
+    }
+
     /// Marks an operation with an answer that is not known before its change is committed.
     #[must_use]
     pub fn answers_after_change(self) -> Self {
@@ -340,6 +351,7 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
         reason: None,
         calls_operations: false,
         destructive: Destructive::Never,
+        has_own_dry_run: false,
     }
 }
 
@@ -359,6 +371,7 @@ pub fn not_built(message: String, reason: &'static str) -> MountedHandler {
         reason: Some(reason),
         calls_operations: false,
         destructive: Destructive::Never,
+        has_own_dry_run: false,
     }
 }
 

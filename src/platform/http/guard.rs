@@ -19,6 +19,7 @@ use super::{
     body::Response,
     call::{Call, IncomingRequest},
     client_kind::ClientKind,
+    dry_run,
     endpoint::{AuditRule, Endpoint},
     forwarding::{ForwardError, RequestForwarder},
     guarded_endpoint::{GuardedEndpoint, RequestOutcome},
@@ -320,6 +321,7 @@ async fn admit(
     if let Some(error) = invalid {
         return Err(error);
     }
+    dry_run::begin(guarded, &asked, outcome)?;
     if let Some(user) = caller.user().filter(|_| endpoint.access != Access::Public) {
         context
             .directory
@@ -356,6 +358,7 @@ async fn admit(
         }
         Err(error) => Err(error),
     };
+    let result = dry_run::finish(outcome.recorder.as_deref(), result);
     match keyed {
         None => result,
         Some(keyed) => Box::pin(idempotency_step::finish(guarded, &keyed, result)).await,

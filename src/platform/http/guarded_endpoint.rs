@@ -50,6 +50,10 @@ pub(super) struct GuardedEndpoint {
     handler_calls_operations: bool,
     /// The requests that need an approval in a protected project.
     pub(super) destructive: Destructive,
+    /// Whether the handler carries out dry runs itself.
+    pub(super) has_own_dry_run: bool,
+    /// Whether the operation is implemented.
+    pub(super) is_built: bool,
     /// The treatment of keys.
     pub(super) idempotency: Idempotency,
     /// Facts that requests with keys need, computed for the first of them.
@@ -79,6 +83,8 @@ impl GuardedEndpoint {
             audit_rule,
             calls_operations,
             destructive,
+            has_own_dry_run,
+            built,
             ..
         } = mounted;
         Self {
@@ -92,6 +98,8 @@ impl GuardedEndpoint {
             client_kind,
             handler_calls_operations: calls_operations,
             destructive,
+            has_own_dry_run,
+            is_built: built,
             idempotency,
             repeat_facts: OnceLock::new(),
         }

@@ -67,7 +67,7 @@ impl<'a> KeyStep<'a> {
         let recorder = outcome.recorder.as_ref()?;
         let is_read = !matches!(guarded.idempotency, Idempotency::Ignored | Idempotency::Own)
             && !guarded.calls_operations();
-        if !is_read || !request.headers.contains_key(IDEMPOTENCY_KEY) {
+        if !is_read || recorder.is_trial() || !request.headers.contains_key(IDEMPOTENCY_KEY) {
             return None;
         }
         Some(Self {

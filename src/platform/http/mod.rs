@@ -9,6 +9,7 @@ pub mod body;
 mod call;
 pub mod client_credentials;
 pub mod client_kind;
+mod dry_run;
 pub mod endpoint;
 pub mod event_stream;
 pub mod forwarding;

@@ -11,6 +11,7 @@ use schemars::{
 use serde_json::{Map, Value, json};
 
 use super::{
+    dry_run,
     endpoint::{Destructive, Endpoint},
     operation_doc::OperationDoc,
     path_template::placeholders,
@@ -41,6 +42,9 @@ pub fn document(endpoints: &[&'static Endpoint], links: &PublishedLinks) -> Valu
         let idempotency = endpoint.idempotency(&mounted);
         if idempotency != Idempotency::Ignored {
             described.header("Idempotency-Key", KEY_DESCRIPTION);
+        }
+        if dry_run::can_be_tried(idempotency) && !mounted.calls_operations {
+            described.switch(dry_run::DRY_RUN, dry_run::DESCRIPTION);
         }
         let (mut item, rest) = operation(endpoint, mounted.built, described);
         if let Some(name) = idempotency.name() {

@@ -50,6 +50,12 @@ impl OperationDoc {
             .push(json!({"name": name, "in": "header", "required": false, "description": description, "schema": {"type": "string"}}));
     }
 
+    /// Adds a query parameter that is true or false.
+    pub(super) fn switch(&mut self, name: &str, description: &str) {
+        self.parameters
+            .push(json!({"name": name, "in": "query", "required": false, "description": description, "schema": {"type": "boolean", "default": false}}));
+    }
+
     /// Sets the schema of the JSON body.
     pub fn body_schema<T: JsonSchema>(&mut self) {
         self.body = Some(self.schemas.subschema_for::<T>().to_value());

@@ -129,11 +129,11 @@ const LOSE_ANSWERS: &str = "create function lose() returns trigger language plpg
     when (new.step = 'answered' and old.step <> 'answered') execute function lose()";
 
 /// A request to an operation that changes something.
-struct Change {
-    endpoint: &'static Endpoint,
-    kind: Idempotency,
-    path: String,
-    body: Option<Value>,
+pub(super) struct Change {
+    pub(super) endpoint: &'static Endpoint,
+    pub(super) kind: Idempotency,
+    pub(super) path: String,
+    pub(super) body: Option<Value>,
 }
 
 fn kind(endpoint: &Endpoint) -> Idempotency {
@@ -141,7 +141,7 @@ fn kind(endpoint: &Endpoint) -> Idempotency {
 }
 
 /// Every operation that reads keys of this layer. Those that delete what others need are last.
-fn changing() -> Vec<&'static Endpoint> {
+pub(super) fn changing() -> Vec<&'static Endpoint> {
     let mut all: Vec<_> = endpoints::all()
         .iter()
         .copied()
@@ -326,7 +326,7 @@ async fn details(app: &TestApp, id: &str) -> (Option<String>, Option<Value>) {
 }
 
 impl Change {
-    async fn of(app: &TestApp, endpoint: &'static Endpoint) -> Self {
+    pub(super) async fn of(app: &TestApp, endpoint: &'static Endpoint) -> Self {
         let (id, body) = details(app, endpoint.id).await;
         let body = body.or_else(|| sample(app, endpoint.id));
         let last = endpoint.path.split('/').rfind(|part| part.starts_with('{'));

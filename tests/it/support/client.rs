@@ -193,7 +193,9 @@ impl Answer {
     }
 
     fn check_body(&self, method: &Method, path: &str) {
-        if self.status.is_success() {
+        if self.header("dry-run").is_some() {
+            assert_eq!(self.json()["dry_run"], true, "{self:?}");
+        } else if self.status.is_success() {
             document::check(
                 method,
                 path,
