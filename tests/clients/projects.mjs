@@ -1,7 +1,7 @@
 // A project on the account pages: create, wait until healthy, connect, pause, delete.
 import assert from 'node:assert/strict';
 import { look } from './browser.mjs';
-import { run } from './harness.mjs';
+import { run, signInLink } from './harness.mjs';
 
 const NAME = 'A shop';
 const healthy = (page) => page.getByText('Healthy', { exact: true }).waitFor();
@@ -112,6 +112,39 @@ export default async function projects(server, tally, chrome, page) {
     await page.getByRole('heading', { name: 'Upgrade PostgreSQL' }).waitFor();
     await look(page, 'project-upgrade');
     await page.goBack();
+  });
+
+  await tally.scenario('pages: a protected project is not paused without an approval', async () => {
+    await page.goto('/projects');
+    await page.getByRole('link', { name: NAME, exact: true }).click();
+    await page.getByRole('link', { name: 'Approvals', exact: true }).click();
+    await page.getByRole('button', { name: 'Protect project' }).click();
+    await page.getByText('The project is protected.').waitFor();
+    await look(page, 'project-protected');
+    await page.getByRole('button', { name: 'End protection' }).click();
+    await page.getByText('Your request waits for an approval.').waitFor();
+    await page.getByRole('link', { name: 'Sign in again to approve' }).waitFor();
+    await look(page, 'project-approval');
+    await page.getByRole('button', { name: 'Deny' }).click();
+    await page.getByText('Denied.', { exact: true }).waitFor();
+    await page.getByRole('link', { name: 'Approvals of' }).click();
+    await look(page, 'project-approvals');
+    await page.goto(page.url().replace('/approvals', '/pause'));
+    await page.getByLabel('Type the project name to confirm').fill(NAME);
+    await page.getByRole('button', { name: 'Pause project' }).click();
+    await page.getByText('This request pauses the project.').waitFor();
+    await page.getByRole('link', { name: 'Approvals of' }).click();
+    await page.getByRole('button', { name: 'End protection' }).click();
+    await page.getByText('This request ends the protection of the project.').waitFor();
+    const approval = page.url();
+    await page.goto(await signInLink(server, 'owner@example.com'));
+    await page.getByRole('button', { name: 'Sign in' }).click();
+    await page.goto(approval);
+    await page.getByRole('button', { name: 'Approve' }).click();
+    await page.getByText('Approved. Send the same request again.').waitFor();
+    await page.getByRole('link', { name: 'Approvals of' }).click();
+    await page.getByRole('button', { name: 'End protection' }).click();
+    await page.getByText('The project is no longer protected.').waitFor();
   });
 
   await tally.scenario('pages: follow and delete a project without JavaScript', async () => {
