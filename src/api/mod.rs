@@ -30,6 +30,7 @@ pub mod projects;
 pub mod protection;
 pub mod rate_limits;
 pub mod reference;
+pub mod service_identities;
 pub mod service_settings;
 pub mod signing_keys;
 pub mod snippets;

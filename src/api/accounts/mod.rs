@@ -83,14 +83,11 @@ pub fn local_part(email: &str) -> Result<&str, Error> {
         .ok_or_else(|| Error::invalid("email", "expected an address such as ada@example.com"))
 }
 
-/// Returns the user with this email address, regardless of case.
+/// Returns the user with this email address, regardless of case. Service identities are not found.
 pub async fn by_email(db: &Db, email: &str) -> Result<Account, Error> {
-    let rows = db
-        .query(
-            "select id, gotrue_id, email, username from users where lower(email) = lower($1)",
-            &[&email],
-        )
-        .await;
+    let sql = "select id, gotrue_id, email, username from users \
+               where lower(email) = lower($1) and service_of is null";
+    let rows = db.query(sql, &[&email]).await;
     one(&rows.context("looking up a user")?)
 }
 

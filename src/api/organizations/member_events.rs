@@ -19,7 +19,7 @@ use crate::platform::{
 
 /// The roles of a user in an organization at one moment.
 #[derive(Debug)]
-pub(super) struct MemberRoles {
+pub(in crate::api) struct MemberRoles {
     organization: OrganizationId,
     row: UserId,
     user: Uuid,
@@ -32,7 +32,7 @@ pub(super) struct MemberRoles {
 
 impl MemberRoles {
     /// Returns the roles of a user that is not a member.
-    pub(super) const fn absent(organization: OrganizationId, user: UserId) -> Self {
+    pub(in crate::api) const fn absent(organization: OrganizationId, user: UserId) -> Self {
         Self {
             organization,
             row: user,
@@ -44,7 +44,7 @@ impl MemberRoles {
     }
 
     /// Reads the roles in a transaction that changes them.
-    pub(super) async fn read(
+    pub(in crate::api) async fn read(
         transaction: &Transaction<'_>,
         organization: OrganizationId,
         user: UserId,
@@ -80,7 +80,7 @@ impl MemberRoles {
     }
 
     /// Returns the events that lead from these roles to the present ones.
-    pub(super) async fn changes(
+    pub(in crate::api) async fn changes(
         &self,
         transaction: &Transaction<'_>,
     ) -> Result<Vec<NewEvent>, Error> {
@@ -136,7 +136,7 @@ impl MemberRoles {
     }
 
     /// Returns the event of the removal of the member.
-    pub(super) fn removed(&self) -> Option<NewEvent> {
+    pub(in crate::api) fn removed(&self) -> Option<NewEvent> {
         let member = self.member(None);
         self.role
             .map(|_| MemberRemoved { member }.about_organization(self.organization))

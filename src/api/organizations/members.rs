@@ -16,6 +16,10 @@ use crate::platform::{
     error::{Context, Error},
 };
 
+/// The answer to a change of a service identity as of a member.
+const SERVICE_IDENTITY: &str = "This member is a service identity, which keeps its role. \
+     Delete it, and create another, at /v1/organizations/{slug}/service-identities";
+
 /// A member with all roles.
 #[derive(Debug)]
 pub struct Membership {
@@ -167,6 +171,7 @@ pub async fn set(
         .await
         .context("setting a member's role")?;
     lock(&transaction, organization).await?;
+    check_is_person(&transaction, user).await?;
     let before = audit_value(&transaction, organization, user).await?;
     let roles = MemberRoles::read(&transaction, organization, user).await?;
     set_in(&transaction, organization, user, role, now).await?;
@@ -183,7 +188,7 @@ pub async fn set(
 }
 
 /// Like [`set`], within a transaction that holds the lock.
-pub(super) async fn set_in(
+pub(in crate::api) async fn set_in(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
     user: UserId,
@@ -217,6 +222,7 @@ pub async fn set_on_projects(
         .await
         .context("setting roles on projects")?;
     lock(&transaction, organization).await?;
+    check_is_person(&transaction, user).await?;
     let before = audit_value(&transaction, organization, user).await?;
     let roles = MemberRoles::read(&transaction, organization, user).await?;
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
@@ -335,6 +341,7 @@ pub async fn remove(
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("removing a member")?;
     lock(&transaction, organization).await?;
+    check_is_person(&transaction, user).await?;
     check_not_last_owner(&transaction, organization, user).await?;
     let before = audit_value(&transaction, organization, user)
         .await?
@@ -372,7 +379,7 @@ pub(super) async fn audit_value(
 
 /// Locks the organization. Changes of its members are serialized, so that two concurrent changes
 /// cannot remove the last two owners.
-pub(super) async fn lock(
+pub(in crate::api) async fn lock(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
 ) -> Result<(), Error> {
@@ -386,6 +393,16 @@ pub(super) async fn lock(
         .context("locking an organization")?
         .map(drop)
         .ok_or(Error::NotFound)
+}
+
+/// Rejects a change of a service identity, which keeps its role until it is deleted.
+async fn check_is_person(transaction: &Transaction<'_>, user: UserId) -> Result<(), Error> {
+    let sql = "select from users where id = $1 and service_of is not null";
+    let found = transaction.query_opt(sql, &[&user.0]).await;
+    match found.context("looking for a service identity")? {
+        Some(_) => Err(Error::Rejected(SERVICE_IDENTITY.into())),
+        None => Ok(()),
+    }
 }
 
 /// Returns an error if `user` is the only owner.

@@ -3,7 +3,7 @@
 pub mod entitlements;
 pub mod invitation_operations;
 pub mod invitations;
-mod member_events;
+pub(in crate::api) mod member_events;
 pub mod members;
 pub mod operations;
 pub mod v2;

@@ -76,6 +76,7 @@ pub(super) async fn create(
             id: new.parent,
             depth: parent.depth,
         }),
+        trust: None,
     };
     let created = scoped::store(&transaction, child, Some(audit)).await?;
     transaction.commit().await.context(doing)?;

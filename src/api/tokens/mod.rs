@@ -18,6 +18,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::{Row, Transaction};
+use uuid::Uuid;
 
 use crate::platform::{
     access::credential::SecretDigest,
@@ -269,6 +270,60 @@ pub async fn revoke(
             .await?;
     }
     transaction.commit().await.context("revoking a token")
+}
+
+/// Revokes the tokens of a user in a transaction. Returns their number.
+pub(in crate::api) async fn revoke_of_user(
+    transaction: &Transaction<'_>,
+    owner: UserId,
+    now: DateTime<Utc>,
+) -> Result<u64, Error> {
+    let sql = "update tokens set revoked_at = $2 where user_id = $1 and revoked_at is null \
+               and expires_at > $2";
+    let revoked = transaction.execute(sql, &[&owner.0, &now]).await;
+    revoked.context("revoking the tokens of a user")
+}
+
+/// Revokes the tokens that were issued by a trust, and their descendants, in a transaction that
+/// holds the lock of the trust. Returns their number.
+pub(in crate::api) async fn revoke_of_trust(
+    transaction: &Transaction<'_>,
+    trust: Uuid,
+    now: DateTime<Utc>,
+) -> Result<u64, Error> {
+    let doing = "revoking the tokens of a trust";
+    let sql = "update tokens set revoked_at = $2 where trust_id = $1 and revoked_at is null \
+               and expires_at > $2";
+    let issued = transaction.execute(sql, &[&trust, &now]).await;
+    let issued = issued.context(doing)?;
+    // A statement of its own: it finds the children that were created until the tokens were locked.
+    let sql = "with recursive tree as (
+                   select c.id from tokens c join tokens p on p.id = c.parent_id
+                   where p.trust_id = $1
+                   union all select c.id from tokens c join tree on c.parent_id = tree.id
+               ) update tokens set revoked_at = $2
+                 where id in (select id from tree) and revoked_at is null and expires_at > $2";
+    let descendants = transaction.execute(sql, &[&trust, &now]).await;
+    Ok(issued + descendants.context(doing)?)
+}
+
+/// Deletes tokens of service identities that expired before a time. Returns their number.
+pub(in crate::api) async fn delete_of_services(
+    db: &Db,
+    before: DateTime<Utc>,
+    rows_max: i64,
+) -> Result<i64, Error> {
+    let doing = "deleting expired tokens";
+    let sql = "select t.id from users u join tokens t on t.user_id = u.id \
+               where u.service_of is not null and t.expires_at <= $1 limit $2";
+    let rows = db.query(sql, &[&before, &rows_max]).await;
+    let ids: Vec<i64> = rows.context(doing)?.iter().map(|row| row.get(0)).collect();
+    // A statement that deletes nothing would clear the caches of all nodes as well.
+    if !ids.is_empty() {
+        let sql = "delete from tokens where id = any($1) returning 1";
+        db.query(sql, &[&ids]).await.context(doing)?;
+    }
+    i64::try_from(ids.len()).context(doing)
 }
 
 /// Returns the owner of a live token.

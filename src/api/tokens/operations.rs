@@ -5,7 +5,6 @@ use std::{net::IpAddr, sync::Arc};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::ids::{OrgSlug, ProjectRef, TokenId};
-use ipnet::IpNet;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -174,20 +173,8 @@ impl DraftRequest {
     }
 
     fn draft(self) -> Result<TokenDraft, Error> {
-        let network = |text: &String| {
-            text.parse::<IpNet>().map_err(|_| {
-                Error::invalid(
-                    "networks",
-                    format!("{text} is not a network such as 192.0.2.0/24"),
-                )
-            })
-        };
         Ok(TokenDraft {
-            networks: self
-                .networks
-                .iter()
-                .map(network)
-                .collect::<Result<_, _>>()?,
+            networks: scoped::parse_networks(&self.networks)?,
             resources: TokenResources::from_names(self.organization_slugs, self.project_refs)?,
             permissions: self.permissions,
             not_before: self.not_before,

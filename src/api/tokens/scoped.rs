@@ -10,6 +10,7 @@ use gantry_base::{
 use ipnet::IpNet;
 use serde_json::json;
 use tokio_postgres::Transaction;
+use uuid::Uuid;
 
 use super::{AccessToken, GeneratedToken, LIFE_DAYS_MAX, token_events};
 use crate::{
@@ -74,6 +75,17 @@ impl TokenResources {
             )),
         }
     }
+}
+
+/// Parses networks such as `192.0.2.0/24`.
+pub(in crate::api) fn parse_networks(texts: &[String]) -> Result<Vec<IpNet>, Error> {
+    let network = |text: &String| {
+        text.parse::<IpNet>().map_err(|_| {
+            let problem = format!("{text} is not a network such as 192.0.2.0/24");
+            Error::invalid("networks", problem)
+        })
+    };
+    texts.iter().map(network).collect()
 }
 
 impl TokenDraft {
@@ -241,6 +253,7 @@ pub async fn create(
         expires_at,
         grant,
         parent: None,
+        trust: None,
     };
     let created = store(&transaction, new, audit).await?;
     transaction
@@ -251,27 +264,29 @@ pub async fn create(
 }
 
 /// A scoped token to be stored.
-pub(super) struct NewScopedToken<'a> {
-    pub(super) owner: UserId,
-    pub(super) name: &'a str,
-    pub(super) minted: &'a GeneratedToken,
-    pub(super) created_at: DateTime<Utc>,
-    pub(super) expires_at: DateTime<Utc>,
-    pub(super) grant: &'a TokenGrant,
+pub(in crate::api) struct NewScopedToken<'a> {
+    pub(in crate::api) owner: UserId,
+    pub(in crate::api) name: &'a str,
+    pub(in crate::api) minted: &'a GeneratedToken,
+    pub(in crate::api) created_at: DateTime<Utc>,
+    pub(in crate::api) expires_at: DateTime<Utc>,
+    pub(in crate::api) grant: &'a TokenGrant,
     /// The token that creates it.
-    pub(super) parent: Option<ParentToken>,
+    pub(in crate::api) parent: Option<ParentToken>,
+    /// The trust of a service identity by which it is issued.
+    pub(in crate::api) trust: Option<Uuid>,
 }
 
 /// The parent of a token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ParentToken {
-    pub(super) id: TokenId,
+pub(in crate::api) struct ParentToken {
+    pub(in crate::api) id: TokenId,
     /// Number of its ancestors.
-    pub(super) depth: i16,
+    pub(in crate::api) depth: i16,
 }
 
 /// Stores a scoped token in a transaction and returns its metadata.
-pub(super) async fn store(
+pub(in crate::api) async fn store(
     transaction: &Transaction<'_>,
     new: NewScopedToken<'_>,
     audit: Option<&Recorder>,
@@ -284,6 +299,7 @@ pub(super) async fn store(
         expires_at,
         grant,
         parent,
+        trust,
     } = new;
     check_life(created_at, grant.not_before, expires_at)?;
     super::check_name(name)?;
@@ -308,8 +324,8 @@ pub(super) async fn store(
     let row = transaction
         .query_one(
             "insert into tokens (user_id, name, digest, alias, created_at, expires_at, reach, permissions, organizations, projects, \
-             networks, not_before, parent_id, depth) \
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text[]::cidr[], $12, $13, $14) returning id",
+             networks, not_before, parent_id, depth, trust_id) \
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text[]::cidr[], $12, $13, $14, $15) returning id",
             &[
                 &owner.0,
                 &name,
@@ -325,6 +341,7 @@ pub(super) async fn store(
                 &grant.not_before,
                 &parent.map(|parent| parent.id.0),
                 &parent.map_or(0, |parent| parent.depth + 1),
+                &trust,
             ],
         )
         .await
@@ -333,11 +350,14 @@ pub(super) async fn store(
     let created = super::created(transaction, owner, id).await?;
     if let Some(audit) = audit {
         audit.result(&created);
-        let after = json!({
+        let mut after = json!({
             "id": id, "name": name, "alias": minted.alias, "expires_at": expires_at, "reach": grant.reach.name(),
             "permissions": grant.permissions.names(), "networks": networks,
             "parent_id": parent.map(|parent| parent.id.0),
         });
+        if let Some(trust) = trust {
+            after["trust_id"] = json!(trust);
+        }
         let token = TokenFacts {
             id,
             name: name.to_owned(),

@@ -21,6 +21,7 @@ const KID_BYTES_MAX: usize = 256;
 const PRIVATE_MEMBERS: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
 /// Path of the metadata of an issuer (OpenID Connect Discovery §4).
 const METADATA_PATH: &str = "/.well-known/openid-configuration";
+const OTHER_ISSUER: &str = "the metadata names another issuer";
 
 /// Reads the keys of an issuer by its metadata.
 pub(super) async fn keys_of_issuer(
@@ -28,13 +29,42 @@ pub(super) async fn keys_of_issuer(
     owner: UrlOwner,
     issuer: &str,
 ) -> Result<Value, DocumentProblem> {
+    let metadata = metadata(client, owner, issuer).await?;
+    let named = metadata["issuer"].as_str().unwrap_or_default();
+    if named.trim_end_matches('/') != issuer.trim_end_matches('/') {
+        return Err(OTHER_ISSUER.into());
+    }
+    keys_of_metadata(client, owner, &metadata).await
+}
+
+/// Reads the keys of an issuer that names itself in exactly this spelling.
+pub async fn keys_of_exact_issuer(
+    client: &OutboundClient,
+    owner: UrlOwner,
+    issuer: &str,
+) -> Result<Value, DocumentProblem> {
+    let metadata = metadata(client, owner, issuer).await?;
+    if metadata["issuer"].as_str() != Some(issuer) {
+        return Err(OTHER_ISSUER.into());
+    }
+    keys_of_metadata(client, owner, &metadata).await
+}
+
+async fn metadata(
+    client: &OutboundClient,
+    owner: UrlOwner,
+    issuer: &str,
+) -> Result<Value, DocumentProblem> {
     let text = issuer.trim_end_matches('/');
     let url = parse_url(client.policy(), &format!("{text}{METADATA_PATH}"))?;
-    let metadata = get(client, owner, &url).await?;
-    let named = metadata["issuer"].as_str().unwrap_or_default();
-    if named.trim_end_matches('/') != text {
-        return Err("the metadata names another issuer".into());
-    }
+    get(client, owner, &url).await
+}
+
+async fn keys_of_metadata(
+    client: &OutboundClient,
+    owner: UrlOwner,
+    metadata: &Value,
+) -> Result<Value, DocumentProblem> {
     let keys = metadata["jwks_uri"].as_str();
     let keys = keys.ok_or("the metadata has no jwks_uri")?;
     keys_of_url(client, owner, keys).await

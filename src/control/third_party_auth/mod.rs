@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+pub use self::discovery::keys_of_exact_issuer;
 use crate::{
     control::{context::ControlContext, projects},
     platform::{

@@ -79,7 +79,8 @@ pub static PLATFORM_WEBHOOK: OutboundUse = OutboundUse {
     http2: false,
 };
 
-/// Public keys, or the metadata, of a sign-in service that a project accepts tokens of.
+/// Public keys, or the metadata, of a sign-in service that a project accepts tokens of, or of an
+/// issuer that an organization trusts.
 pub static SIGNING_KEYS: OutboundUse = OutboundUse {
     name: "signing_keys",
     timeout: Duration::from_secs(8),

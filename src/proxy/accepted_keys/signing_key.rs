@@ -133,6 +133,14 @@ impl VerificationKey {
         }
     }
 
+    /// Returns whether a token with this `alg` is signed by this public key. A symmetric key never
+    /// counts.
+    pub fn verifies(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> bool {
+        !matches!(self, Self::Symmetric(_))
+            && self.algorithm() == algorithm
+            && self.has_signed(message, signature)
+    }
+
     /// Returns the key as JSON (RFC 7517). A symmetric key is a secret.
     pub(crate) fn to_jwk(&self, kid: Option<&str>) -> Value {
         let mut jwk = match self {

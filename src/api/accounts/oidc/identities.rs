@@ -65,7 +65,9 @@ pub async fn find(
     // An account is linked only once: if the provider reassigns the address, the account stays with
     // its first identity.
     let sql = "insert into identities (issuer, subject, user_id, created_at) \
-               select $1, $2, id, $4 from users where lower(email) = lower($3) on conflict do nothing returning user_id";
+               select $1, $2, id, $4 from users \
+               where lower(email) = lower($3) and service_of is null \
+               on conflict do nothing returning user_id";
     let row = transaction
         .query_opt(sql, &[&provider.issuer(), &person.subject, &email, &now])
         .await
