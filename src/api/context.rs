@@ -12,6 +12,7 @@ use super::{
     logs::analytics::{self, Analytics},
     oauth,
     projects::listing_cache::Listings,
+    service_identities::issuer_keys::TrustedKeys,
 };
 use crate::{
     control::context::{ControlContext, ProjectRemovalHook},
@@ -56,6 +57,8 @@ pub struct ApiState {
     pub drains: DrainManager,
     /// Runs of branches that are carried out in this process.
     pub branch_runner: BranchRunner,
+    /// Keys of issuers that service identities trust.
+    pub trusted_keys: TrustedKeys,
 }
 
 impl Deref for ApiContext {
@@ -92,6 +95,7 @@ impl ApiContext {
             analytics,
             drains,
             branch_runner: BranchRunner::default(),
+            trusted_keys: TrustedKeys::default(),
         });
         let weak = Arc::downgrade(&state);
         state.control.add_listener(weak.clone());

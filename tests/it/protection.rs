@@ -367,6 +367,9 @@ async fn approvals_are_events_and_entries_of_the_audit_log() {
         .json();
     let events = page["events"].as_array().unwrap();
     let payloads: Vec<_> = events.iter().map(|event| &event["payload"]).collect();
+    let types: Vec<_> = events.iter().map(|event| event["type"].as_str()).collect();
+    let expected = ["gantry.approval.requested", "gantry.approval.decided"];
+    assert_eq!(types, expected.map(Some));
     assert_eq!(payloads[0]["approval_id"], json!(id));
     assert_eq!(
         payloads[0]["actor"]["user_id"],

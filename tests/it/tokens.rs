@@ -1,6 +1,8 @@
 //! Scoped tokens in the whole application: reach, permissions, networks and validity.
 
 mod children;
+mod exchange;
+mod issuer;
 mod management;
 mod permissions;
 mod reach;

@@ -6,9 +6,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::{clock::Clock, repeat};
 
 use super::{CODE_LIFETIME, REQUEST_LIFETIME, registration};
-use crate::platform::{
-    db::Db,
-    error::{Context, Error},
+use crate::{
+    api::service_identities,
+    platform::{
+        db::Db,
+        error::{Context, Error},
+    },
 };
 
 /// Pause between rounds.
@@ -34,8 +37,9 @@ pub async fn run(db: Db, clock: Clock) {
     .await;
 }
 
-/// Deletes expired rows, up to `BATCHES_MAX` batches of each kind.
+/// Deletes expired rows, also those of token exchanges, up to `BATCHES_MAX` batches of each kind.
 pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
+    service_identities::cleanup::clean(db, now).await?;
     for (sql, before) in [
         (
             "delete from oauth_requests where id in (select id from oauth_requests where created_at <= $1 limit $2) returning 1",

@@ -25,7 +25,7 @@ use super::{
     refresh::{RefreshToken, RefreshVerdict},
 };
 use crate::{
-    api::context::ApiContext,
+    api::{context::ApiContext, service_identities::IdentityRow},
     platform::{
         access::{Scopes, credential::SecretDigest},
         audit::Recorder,
@@ -60,6 +60,12 @@ impl RequestOrigin {
     /// Returns a recorder for the registration of an application.
     pub fn registration(&self, client_id: Uuid) -> Recorder {
         Recorder::of_application(client_id, self.request(), &self.entropy)
+    }
+
+    /// Returns a recorder for exchanges of a service identity.
+    pub fn service_identity(&self, identity: &IdentityRow) -> Recorder {
+        Recorder::of_application(identity.id, self.request(), &self.entropy)
+            .about(identity.organization, &identity.slug)
     }
 
     fn request(&self) -> (IpAddr, &str, &'static str) {
@@ -113,7 +119,7 @@ pub async fn exchange(
         "refresh_token" => exchange.refresh().await,
         _ => Err(oauth_error(
             "unsupported_grant_type",
-            "The grant_type must be authorization_code or refresh_token.",
+            "The grant_type must be authorization_code, refresh_token or urn:ietf:params:oauth:grant-type:token-exchange.",
         )),
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     authorize::AUTHORIZE,
     operations::{EXCHANGE_STANDARD, INTROSPECT, REGISTER, REVOKE_FORM},
+    token_exchange,
 };
 use crate::platform::{access::Scopes, http::Endpoint};
 
@@ -24,7 +25,7 @@ pub struct ServerMetadata {
     pub scopes_supported: Vec<&'static str>,
     pub response_types_supported: [&'static str; 1],
     pub response_modes_supported: [&'static str; 1],
-    pub grant_types_supported: [&'static str; 2],
+    pub grant_types_supported: [&'static str; 3],
     pub code_challenge_methods_supported: [&'static str; 1],
     pub token_endpoint_auth_methods_supported: [&'static str; 3],
     pub revocation_endpoint_auth_methods_supported: [&'static str; 3],
@@ -46,7 +47,11 @@ pub fn server_metadata(issuer: &str) -> ServerMetadata {
         scopes_supported: Scopes::all().names(),
         response_types_supported: ["code"],
         response_modes_supported: ["query"],
-        grant_types_supported: ["authorization_code", "refresh_token"],
+        grant_types_supported: [
+            "authorization_code",
+            "refresh_token",
+            token_exchange::GRANT_TYPE,
+        ],
         code_challenge_methods_supported: ["S256"],
         token_endpoint_auth_methods_supported: METHODS,
         revocation_endpoint_auth_methods_supported: METHODS,

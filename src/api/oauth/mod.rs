@@ -7,6 +7,7 @@
 //! - [`grants`]: granted access; [`authorizations`]: operations that list and revoke it
 //! - [`code`], [`refresh`]: pure state machines of codes and refresh tokens; [`exchange`]: the
 //!   transaction that applies them
+//! - [`token_exchange`]: tokens of service identities for tokens of other issuers
 //! - [`redirect`], [`pkce`], [`parameters`]: validation of requests
 //! - [`client`]: client authentication; [`revoke`], [`introspect`], [`metadata`]: further endpoints
 //! - [`cleanup`]: periodic deletion of expired rows
@@ -29,6 +30,7 @@ pub mod refresh;
 pub mod registration;
 pub mod requests;
 pub mod revoke;
+pub mod token_exchange;
 
 use chrono::TimeDelta;
 use gantry_base::clock::Entropy;

@@ -15,7 +15,8 @@ use super::{
     parameters::OAuthParameters,
     registration,
     registration::{ClientRegistration, RegisteredClient},
-    revoke,
+    revoke, token_exchange,
+    token_exchange::ExchangedToken,
 };
 use crate::{
     api::context::ApiContext,
@@ -103,6 +104,15 @@ struct OAuthForm {
     origin: RequestOrigin,
 }
 
+/// The answer of the token endpoint: tokens of an application, or the token of a service identity.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum TokenAnswer<T> {
+    Application(T),
+    ServiceIdentity(ExchangedToken),
+}
+
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenBody")]
 #[expect(
@@ -110,7 +120,7 @@ struct OAuthForm {
     reason = "only described: what is read is read field by field"
 )]
 struct TokenBody {
-    /// `authorization_code` or `refresh_token`.
+    /// `authorization_code`, `refresh_token` or `urn:ietf:params:oauth:grant-type:token-exchange`.
     grant_type: Option<String>,
     client_id: Option<Uuid>,
     client_secret: Option<String>,
@@ -122,6 +132,14 @@ struct TokenBody {
     token: Option<String>,
     resource: Option<String>,
     scope: Option<String>,
+    /// For a token exchange (RFC 8693): the token of the issuer that a service identity trusts.
+    subject_token: Option<String>,
+    /// `urn:ietf:params:oauth:token-type:jwt` or `urn:ietf:params:oauth:token-type:id_token`.
+    subject_token_type: Option<String>,
+    /// `urn:ietf:params:oauth:token-type:access_token`, which is the default.
+    requested_token_type: Option<String>,
+    /// Id of the service identity.
+    audience: Option<String>,
 }
 
 impl OAuthForm {
@@ -189,7 +207,7 @@ impl Input for OAuthForm {
 
 static EXCHANGE: Endpoint = public(
     "v1-exchange-oauth-token",
-    "Exchange a code or a refresh token for tokens",
+    "Exchange a code, a refresh token or a token of a trusted issuer for tokens",
     Tag::OAuth,
     Verb::Post,
     "/v1/oauth/token",
@@ -199,15 +217,17 @@ static EXCHANGE: Endpoint = public(
 async fn exchange(
     context: ApiContext,
     form: OAuthForm,
-) -> Result<NoStore<Created<TokenPair>>, Error> {
-    Ok(NoStore(Created(
-        exchange_tokens(&context, form).await?.pair,
-    )))
+) -> Result<NoStore<Created<TokenAnswer<TokenPair>>>, Error> {
+    let answer = match exchange_tokens(&context, form).await? {
+        TokenAnswer::Application(response) => TokenAnswer::Application(response.pair),
+        TokenAnswer::ServiceIdentity(token) => TokenAnswer::ServiceIdentity(token),
+    };
+    Ok(NoStore(Created(answer)))
 }
 
 pub(super) static EXCHANGE_STANDARD: Endpoint = public(
     "gantry-exchange-oauth-token",
-    "Exchange a code or a refresh token for tokens (RFC 6749)",
+    "Exchange a code, a refresh token (RFC 6749) or a token of a trusted issuer (RFC 8693)",
     Tag::Gantry,
     Verb::Post,
     "/oauth/token",
@@ -217,7 +237,7 @@ pub(super) static EXCHANGE_STANDARD: Endpoint = public(
 async fn exchange_standard(
     context: ApiContext,
     form: OAuthForm,
-) -> Result<NoStore<Json<TokenResponse>>, Error> {
+) -> Result<NoStore<Json<TokenAnswer<TokenResponse>>>, Error> {
     Ok(NoStore(Json(exchange_tokens(&context, form).await?)))
 }
 
@@ -228,10 +248,15 @@ async fn exchange_tokens(
         basic,
         origin,
     }: OAuthForm,
-) -> Result<TokenResponse, Error> {
+) -> Result<TokenAnswer<TokenResponse>, Error> {
+    if fields.get("grant_type") == Some(token_exchange::GRANT_TYPE) {
+        let token = token_exchange::exchange(context, &fields, &origin).await?;
+        return Ok(TokenAnswer::ServiceIdentity(token));
+    }
     let application =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await?;
-    exchange::exchange(context, &application, &fields, &origin).await
+    let response = exchange::exchange(context, &application, &fields, &origin).await?;
+    Ok(TokenAnswer::Application(response))
 }
 
 static REVOKE: Endpoint = public(

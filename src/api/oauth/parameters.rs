@@ -7,6 +7,8 @@ use crate::platform::error::{Error, oauth_error};
 const PARAMETERS_MAX: usize = 64;
 /// Maximum length of a value in bytes.
 const VALUE_BYTES_MAX: usize = 4_096;
+/// Maximum length of a token of another issuer in bytes. Some have many claims.
+const SUBJECT_TOKEN_BYTES_MAX: usize = 16_384;
 
 /// The parameters of a query or a form.
 #[derive(Debug, Default)]
@@ -18,7 +20,12 @@ impl OAuthParameters {
     pub fn parse(text: &[u8]) -> Result<Self, Error> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(text) {
-            if fields.len() == PARAMETERS_MAX || name.len() > 128 || value.len() > VALUE_BYTES_MAX {
+            let bytes_max = if name == "subject_token" {
+                SUBJECT_TOKEN_BYTES_MAX
+            } else {
+                VALUE_BYTES_MAX
+            };
+            if fields.len() == PARAMETERS_MAX || name.len() > 128 || value.len() > bytes_max {
                 return Err(oauth_error(
                     "invalid_request",
                     "There are too many parameters, or one is too long.",
@@ -118,6 +125,9 @@ mod tests {
             OAuthParameters::parse(format!("a={}", "x".repeat(VALUE_BYTES_MAX + 1)).as_bytes())
                 .is_err()
         );
+        let token = |bytes| format!("subject_token={}", "x".repeat(bytes));
+        assert!(OAuthParameters::parse(token(SUBJECT_TOKEN_BYTES_MAX).as_bytes()).is_ok());
+        assert!(OAuthParameters::parse(token(SUBJECT_TOKEN_BYTES_MAX + 1).as_bytes()).is_err());
         let many: Vec<_> = (0..=PARAMETERS_MAX).map(|n| format!("f{n}=1")).collect();
         assert!(OAuthParameters::parse(many.join("&").as_bytes()).is_err());
     }

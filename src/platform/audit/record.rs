@@ -111,7 +111,8 @@ impl Recorder {
         }
     }
 
-    /// Returns the recorder of an application without a user, for its own registration.
+    /// Returns the recorder of an application without a user, for its own registration, or of a
+    /// service identity, for its exchanges of tokens.
     pub fn of_application(
         client_id: Uuid,
         (address, request_id, operation): (IpAddr, &str, &'static str),

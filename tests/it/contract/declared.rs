@@ -376,6 +376,7 @@ fn own_operations_use_no_path_of_the_contract() {
             || endpoint.path.contains("/oauth/authorizations")
             || endpoint.path.contains("/ingest-keys")
             || endpoint.path.ends_with("/outbound-hosts")
+            || endpoint.path.contains("/service-identities")
             || endpoint.path.ends_with("/database/calls")
             || endpoint.path.ends_with("/protection")
             || endpoint.path.contains("/approvals")

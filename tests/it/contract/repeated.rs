@@ -22,6 +22,7 @@ const REJECTED: &[&str] = &[
     "gantry-apply-project-config",
     "gantry-approve-a-request",
     "gantry-approve-oauth-request",
+    "gantry-delete-service-identity-trust",
     "gantry-deny-a-request",
     "gantry-deny-oauth-request",
     "gantry-restore-tables",
@@ -242,6 +243,10 @@ async fn details(app: &TestApp, id: &str) -> (Option<String>, Option<Value>) {
         }
         "gantry-revoke-token" | "gantry-create-child-token" => {
             created(app, "/v1/tokens", "gantry-create-token", "/id").await
+        }
+        "gantry-delete-service-identity" | "gantry-create-service-identity-trust" => {
+            let path = format!("{org}/service-identities");
+            created(app, &path, "gantry-create-service-identity", "/id").await
         }
         "gantry-update-oauth-application"
         | "gantry-delete-oauth-application"
