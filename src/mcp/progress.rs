@@ -133,7 +133,7 @@ impl WorkProgress {
             }
         }
         if progress.done == progress.total {
-            progress.step = "finished".to_owned();
+            "finished".clone_into(&mut progress.step);
             progress.has_ended = true;
         }
         progress

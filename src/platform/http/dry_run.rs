@@ -15,7 +15,7 @@ use crate::platform::{
 };
 
 /// The query parameter.
-pub const DRY_RUN: &str = "dry_run";
+pub(super) const DRY_RUN: &str = "dry_run";
 /// The header field of answers to dry runs.
 const MARK: HeaderName = HeaderName::from_static("dry-run");
 /// The description of the parameter.
