@@ -65,6 +65,10 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const RUN_MAX: Duration = Duration::from_mins(15);
 
 const QUERY: &str = "select relname, relkind, relpages from pg_class order by relname limit 100";
+/// The query with a function that is not known to be harmless: the protection of the project is
+/// read.
+const UNKNOWN_QUERY: &str =
+    "select relname, relkind, pg_relation_filenode(oid) from pg_class order by relname limit 100";
 /// SQL of `…/database/context` for a project with one database.
 const CONTEXT: &str = "(select 'd', datname from pg_database where datallowconn and not datistemplate order by 2 limit 100) union all \
                        (select 's', nspname from pg_namespace where nspname not like 'pg\\_%' and nspname <> 'information_schema') order by 1, 2";
@@ -239,6 +243,7 @@ impl Bench {
     async fn compare(&self, dir: &std::path::Path) -> Outcome<()> {
         let mut migrations: [Vec<Spent>; 3] = Default::default();
         let mut queries: [Vec<Spent>; 2] = Default::default();
+        let mut judged: [Vec<Spent>; 2] = Default::default();
         let mut contexts: [Vec<Spent>; 2] = Default::default();
         let only_migrations = std::env::args().any(|argument| argument == "migrations");
         for round in 0..ROUNDS {
@@ -254,6 +259,15 @@ impl Bench {
                     .await?,
             );
             queries[1].push(self.fresh_connections(QUERY).await?);
+            for (spent, body) in judged.iter_mut().zip([
+                json!({"query": QUERY, "read_only": true}),
+                json!({"query": UNKNOWN_QUERY}),
+            ]) {
+                spent.push(
+                    self.requests("POST", "/database/query", Some(&body))
+                        .await?,
+                );
+            }
             contexts[0].push(self.requests("GET", "/database/context", None).await?);
             contexts[1].push(self.fresh_connections(CONTEXT).await?);
         }
@@ -281,6 +295,8 @@ impl Bench {
         println!("a query of 100 rows");
         print("POST …/database/query", &queries[0], &queries[0]);
         print("tokio-postgres, fresh connection", &queries[1], &queries[0]);
+        print("read only, not judged", &judged[0], &queries[0]);
+        print("judged, protection read", &judged[1], &queries[0]);
         println!("databases and schemas");
         print("GET …/database/context", &contexts[0], &contexts[0]);
         print(
