@@ -150,7 +150,7 @@ static APPLY: Endpoint = Endpoint {
     access: pat_only(&[WRITE]),
     limit: &STANDARD,
     handler: || {
-        mount(apply).answers_after_change().sample(
+        mount(apply).answers_after_change().without_dry_run().sample(
             r#"{"document": {"auth": {"site_url": "https://app.example.com"}}, "hash": "0f1e2d"}"#,
         )
     },

@@ -56,7 +56,9 @@ static CREATE_LINK: Endpoint = Endpoint {
     access: needs(&[&[P::BackupsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
     handler: || {
-        mount(create_link).sample(r#"{"data": {"type": "project_backup_file_url", "id": 1}}"#)
+        mount(create_link)
+            .without_dry_run()
+            .sample(r#"{"data": {"type": "project_backup_file_url", "id": 1}}"#)
     },
 };
 

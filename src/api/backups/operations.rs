@@ -328,7 +328,11 @@ static CREATE_POINT: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::BackupsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(create_point).sample(r#"{"name": "before-import"}"#),
+    handler: || {
+        mount(create_point)
+            .without_dry_run()
+            .sample(r#"{"name": "before-import"}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

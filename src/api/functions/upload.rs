@@ -69,7 +69,7 @@ pub(super) static DEPLOY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite),
     limit: &STANDARD,
-    handler: || mount(deploy),
+    handler: || mount(deploy).without_dry_run(),
 };
 
 /// Query of a deployment.
@@ -359,7 +359,7 @@ pub(super) static CREATE: Endpoint = Endpoint {
     access: needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite),
     limit: &STANDARD,
     handler: || {
-        mount(create).sample(
+        mount(create).without_dry_run().sample(
             r#"{"slug": "hello", "name": "hello", "body": "Deno.serve(() => new Response('hello'))"}"#,
         )
     },
@@ -409,7 +409,11 @@ pub(super) static UPDATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite),
     limit: &STANDARD,
-    handler: || mount(update).sample(r#"{"verify_jwt": false}"#),
+    handler: || {
+        mount(update)
+            .without_dry_run()
+            .sample(r#"{"verify_jwt": false}"#)
+    },
 };
 
 async fn update(

@@ -396,6 +396,7 @@ static UPDATE_PASSWORD: Endpoint = Endpoint {
     handler: || {
         mount(update_password)
             .destructive("sets the password of the database")
+            .without_dry_run()
             .sample(r#"{"password": "another horse battery staple"}"#)
     },
 };

@@ -86,7 +86,7 @@ static SHUT_DOWN: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::RealtimeConfigWrite]]),
     limit: &STANDARD,
-    handler: || mount(shut_down),
+    handler: || mount(shut_down).without_dry_run(),
 };
 
 /// Closes the connections of clients, which then connect again. Without a running service, none is

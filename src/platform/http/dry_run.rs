@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     body::Response,
+    endpoint::DryRuns,
     guarded_endpoint::{GuardedEndpoint, RequestOutcome},
     output,
 };
@@ -39,36 +40,37 @@ struct DryRunAnswer<'a> {
     approval: Option<&'a str>,
 }
 
-/// Whether an operation with this treatment of keys makes its change in one transaction, together
-/// with the entry of the audit log, so that it can be tried.
-pub(super) const fn can_be_tried(idempotency: Idempotency) -> bool {
-    matches!(idempotency, Idempotency::Recorded | Idempotency::Marked)
+/// Whether the operation makes its change in one transaction, together with the entry of the audit
+/// log, so that it can be rolled back.
+pub(super) fn can_be_tried(idempotency: Idempotency, dry_runs: DryRuns) -> bool {
+    let is_one_transaction = matches!(idempotency, Idempotency::Recorded | Idempotency::Marked);
+    is_one_transaction && dry_runs == DryRuns::RollBack
 }
 
-/// Begins a dry run if the request asks for one.
+/// Begins a dry run if the request asks for one. Requests without a recorder change nothing.
+pub(super) fn begin(guarded: &GuardedEndpoint, asked: &RequestView<'_>, recorder: &Recorder) {
+    let by_handler = guarded.dry_runs == DryRuns::ByHandler || !guarded.is_built;
+    if !by_handler && asked.switched_on(DRY_RUN) {
+        recorder.begin_trial();
+    }
+}
+
+/// Rejects a dry run of an operation that cannot be tried.
 ///
-/// Errors: [`Error::Invalid`] if the operation cannot be tried.
-pub(super) fn begin(
+/// Errors: [`Error::Invalid`].
+pub(super) fn require_support(
     guarded: &GuardedEndpoint,
-    asked: &RequestView<'_>,
     outcome: &RequestOutcome,
 ) -> Result<(), Error> {
-    let Some(recorder) = &outcome.recorder else {
-        // The request changes nothing.
-        return Ok(());
-    };
-    if !asked.switched_on(DRY_RUN) || guarded.has_own_dry_run || !guarded.is_built {
+    let is_trial = outcome.recorder.as_ref().is_some_and(|it| it.is_trial());
+    if !is_trial || can_be_tried(guarded.idempotency, guarded.dry_runs) {
         return Ok(());
     }
-    if !can_be_tried(guarded.idempotency) || guarded.calls_operations() {
-        return Err(Error::invalid(
-            DRY_RUN,
-            "this operation has effects outside of the control database and cannot be tried. Send the \
-             request without the parameter to run it",
-        ));
-    }
-    recorder.begin_trial();
-    Ok(())
+    Err(Error::invalid(
+        DRY_RUN,
+        "this operation has effects outside of the control database and cannot be tried. Send the \
+         request without the parameter to run it",
+    ))
 }
 
 /// Replaces the result of a dry run with the change that was rolled back. Errors stay.

@@ -167,8 +167,20 @@ pub struct MountedHandler {
     pub(super) calls_operations: bool,
     /// The requests that need an approval in a protected project.
     pub destructive: Destructive,
-    /// Whether the handler carries out dry runs itself.
-    pub(super) has_own_dry_run: bool,
+    /// The treatment of dry runs.
+    pub(super) dry_runs: DryRuns,
+}
+
+/// The treatment of dry runs by an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DryRuns {
+    /// The change is rolled back where it would be committed, if it is one transaction.
+    RollBack,
+    /// The handler carries them out itself.
+    ByHandler,
+    /// They are rejected, because something outside of the control database changes before the
+    /// commit.
+    Rejected,
 }
 
 /// The requests of an operation that need an approval in a protected project.
@@ -282,9 +294,19 @@ impl MountedHandler {
 
     /// Marks an operation with a handler that carries out dry runs itself.
     #[must_use]
-    pub fn has_own_dry_run(self) -> Self {
+    pub fn with_own_dry_run(self) -> Self {
         Self {
-            has_own_dry_run: true,
+            dry_runs: DryRuns::ByHandler,
+            ..self
+        }
+    }
+
+    /// Marks an operation that changes something outside of the control database before its change
+    /// is committed, so that it cannot be tried.
+    #[must_use]
+    pub fn without_dry_run(self) -> Self {
+        Self {
+            dry_runs: DryRuns::Rejected,
             ..self
         }
     }
@@ -351,7 +373,7 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
         reason: None,
         calls_operations: false,
         destructive: Destructive::Never,
-        has_own_dry_run: false,
+        dry_runs: DryRuns::RollBack,
     }
 }
 
@@ -371,7 +393,7 @@ pub fn not_built(message: String, reason: &'static str) -> MountedHandler {
         reason: Some(reason),
         calls_operations: false,
         destructive: Destructive::Never,
-        has_own_dry_run: false,
+        dry_runs: DryRuns::RollBack,
     }
 }
 

@@ -302,7 +302,9 @@ async fn admit(
             (peer.address, request_id.as_str(), endpoint.id),
             &context.entropy,
         );
-        outcome.recorder = Some(Arc::new(recorder.with_client(client)));
+        let recorder = recorder.with_client(client);
+        dry_run::begin(guarded, &asked, &recorder);
+        outcome.recorder = Some(Arc::new(recorder));
     }
     if let Err(error) = decide(&caller, &endpoint.access, &asked, standing) {
         let lacks_permission = matches!(
@@ -321,7 +323,7 @@ async fn admit(
     if let Some(error) = invalid {
         return Err(error);
     }
-    dry_run::begin(guarded, &asked, outcome)?;
+    dry_run::require_support(guarded, outcome)?;
     if let Some(user) = caller.user().filter(|_| endpoint.access != Access::Public) {
         context
             .directory

@@ -15,7 +15,7 @@ use super::{
     body::Response,
     call::IncomingRequest,
     client_kind::{ClientKind, RejectedRequest},
-    endpoint::{AuditRule, Destructive, Endpoint, Handle, MountedHandler},
+    endpoint::{AuditRule, Destructive, DryRuns, Endpoint, Handle, MountedHandler},
     operation_doc::OperationDoc,
     request_target::TargetLocation,
     respond,
@@ -50,8 +50,8 @@ pub(super) struct GuardedEndpoint {
     handler_calls_operations: bool,
     /// The requests that need an approval in a protected project.
     pub(super) destructive: Destructive,
-    /// Whether the handler carries out dry runs itself.
-    pub(super) has_own_dry_run: bool,
+    /// The treatment of dry runs.
+    pub(super) dry_runs: DryRuns,
     /// Whether the operation is implemented.
     pub(super) is_built: bool,
     /// The treatment of keys.
@@ -83,7 +83,7 @@ impl GuardedEndpoint {
             audit_rule,
             calls_operations,
             destructive,
-            has_own_dry_run,
+            dry_runs,
             built,
             ..
         } = mounted;
@@ -98,7 +98,7 @@ impl GuardedEndpoint {
             client_kind,
             handler_calls_operations: calls_operations,
             destructive,
-            has_own_dry_run,
+            dry_runs,
             is_built: built,
             idempotency,
             repeat_facts: OnceLock::new(),

@@ -43,7 +43,7 @@ pub fn document(endpoints: &[&'static Endpoint], links: &PublishedLinks) -> Valu
         if idempotency != Idempotency::Ignored {
             described.header("Idempotency-Key", KEY_DESCRIPTION);
         }
-        if dry_run::can_be_tried(idempotency) && !mounted.calls_operations {
+        if dry_run::can_be_tried(idempotency, mounted.dry_runs) {
             described.switch(dry_run::DRY_RUN, dry_run::DESCRIPTION);
         }
         let (mut item, rest) = operation(endpoint, mounted.built, described);

@@ -150,6 +150,8 @@ pub(super) fn changing() -> Vec<&'static Endpoint> {
         .collect();
     all.sort_by_key(|endpoint| {
         (
+            // The deletion of a protected project needs an approval.
+            endpoint.id == "gantry-put-project-protection",
             endpoint.id == "v1-delete-a-project",
             // They forbid the hosts of the others.
             endpoint.id.ends_with("-outbound-hosts"),

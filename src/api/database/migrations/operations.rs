@@ -88,7 +88,7 @@ static APPLY: Endpoint = Endpoint {
         mount(apply)
             .audited_before()
             .destructive_if(effect_of_migration)
-            .has_own_dry_run()
+            .with_own_dry_run()
             .keeps_own_keys()
             .sample(SAMPLE)
     },
