@@ -396,7 +396,7 @@ fn only_listed_files_read_credentials() {
             "\"authorization\"",
             "\"Authorization\"",
         ],
-        // The service proxy and the clients write credentials into their own requests.
+        // The proxy, clients and configurations of agents write credentials; redirects remove them.
         &[
             "src/platform/http/client_credentials.rs",
             "src/platform/http/guard.rs",
@@ -405,7 +405,7 @@ fn only_listed_files_read_credentials() {
             "src/proxy/service_proxy/function_auth.rs",
             "src/proxy/service_proxy/request.rs",
             "src/control/services/probe.rs",
-            // Removes it at a redirect to another origin.
+            "src/web/projects/agents.rs",
             "src/control/database_calls/call.rs",
             "src/control/services/rest/process.rs",
             "src/control/import/settings.rs",

@@ -4,7 +4,7 @@
 const LENGTH_MAX: usize = 128;
 
 /// Name and version of a client program as it states them, such as `claude-code/2.1`: up to
-/// [`LENGTH_MAX`] printable ASCII characters. They are not verified.
+/// 128 printable ASCII characters. They are not verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientName(String);
 

@@ -9,8 +9,8 @@
 //! operation, subject, status, before, after; then the client, only in entries that have one. Each
 //! field is written as its length in bytes, 8 bytes big-endian, followed by its bytes; an absent
 //! field as eight bytes `ff`. Numbers are decimal, the time is RFC 3339 in UTC with six fractional
-//! digits and `Z`, the actor a lower-case hyphenated UUID, before and after the JSON text as stored.
-//! An exported log can thus be verified with SHA-256 alone.
+//! digits and `Z`, the actor a lower-case hyphenated UUID, before and after the JSON text as
+//! stored. An exported log can thus be verified with SHA-256 alone.
 
 mod change;
 pub mod client_name;

@@ -1,5 +1,6 @@
 //! Projects: create, show, pause, restore, restart, upgrade, delete, settings, backups, branches,
-//! functions, approvals, agents, logs, usage, ingest keys, log drains, calls of databases, hostname.
+//! functions, approvals, agents, logs, usage, ingest keys, log drains, calls of databases,
+//! hostname.
 
 mod actions;
 mod agents;

@@ -131,7 +131,6 @@ async fn unsupported_grant_type_is_rejected() {
         "implicit",
         "token",
         "urn:ietf:params:oauth:grant-type:device_code",
-        "urn:ietf:params:oauth:grant-type:token-exchange",
         "urn:ietf:params:oauth:grant-type:jwt-bearer",
         "AUTHORIZATION_CODE",
         "authorization_code ",
