@@ -89,9 +89,7 @@ struct Page {
 impl Page {
     /// Returns whether a state is changing, so that the page reloads.
     fn is_changing(&self) -> bool {
-        let is_busy = |(_, style)| style == "busy";
-        let mut steps = self.runs.iter().flat_map(|line| &line.run.run_steps);
-        is_busy(self.branch.state()) || steps.any(|step| is_busy(step.state()))
+        self.branch.state().1 == "busy" || self.runs.iter().any(|line| line.run.is_open())
     }
 }
 

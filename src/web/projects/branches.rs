@@ -84,6 +84,19 @@ pub(super) struct StepEntry {
     status: StepStatus,
 }
 
+impl RunEntry {
+    /// Returns whether the run has not ended: no step has failed, and one is waiting or running.
+    pub(super) fn is_open(&self) -> bool {
+        let is_over =
+            |step: &StepEntry| matches!(step.status, StepStatus::Exited | StepStatus::Paused);
+        let has_failed = self
+            .run_steps
+            .iter()
+            .any(|step| step.status == StepStatus::Dead);
+        !has_failed && !self.run_steps.iter().all(is_over)
+    }
+}
+
 impl StepEntry {
     /// Returns the label and style class of the status.
     pub(super) fn state(&self) -> (&'static str, &'static str) {
@@ -171,12 +184,8 @@ struct Page {
 impl Page {
     /// Returns whether a state is changing, so that the page reloads.
     fn is_changing(&self) -> bool {
-        let is_busy = |(_, style)| style == "busy";
-        let mut steps = self.runs.iter().flat_map(|line| &line.run.run_steps);
-        self.branches
-            .iter()
-            .any(|line| is_busy(line.branch.state()))
-            || steps.any(|step| is_busy(step.state()))
+        let is_busy = |line: &BranchLine| line.branch.state().1 == "busy";
+        self.branches.iter().any(is_busy) || self.runs.iter().any(|line| line.run.is_open())
     }
 }
 

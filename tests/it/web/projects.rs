@@ -508,7 +508,7 @@ async fn branches_page_shows_branches_and_runs() {
         .says("default branch")
         .says("Action runs")
         .says(made["project_ref"].as_str().unwrap())
-        .says("hx-trigger=\"changed, every 5s\"");
+        .says("hx-trigger=\"changed, every 2s\"");
     let own = made["project_ref"].as_str().unwrap();
     let branch = format!("{path}/{own}");
     let page = browser.get(&branch).await.expect(200);
