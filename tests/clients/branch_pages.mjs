@@ -1,6 +1,6 @@
 // The pages of a project's branches: list, one branch with its isolation and runs, and its merge.
 import { look } from './browser.mjs';
-import { call, soon } from './harness.mjs';
+import { call } from './harness.mjs';
 
 const NAME = 'Production';
 
@@ -31,7 +31,8 @@ export default async function branches(server, tally, page) {
     await look(page, 'branch-merge');
     await page.getByRole('button', { name: 'Merge branch' }).click();
     await page.getByText('The merge has begun.').waitFor();
-    await soon(() => page.getByRole('main').innerText(), /which a failure undoes[^]*finished/);
+    // The rehearsal starts a server of its own.
+    await page.locator('main', { hasText: /which a failure undoes[^]*finished/ }).waitFor({ timeout: 60_000 });
     await look(page, 'branch-merged');
     await send('DELETE', `/v1/projects/${ref}/branches`);
   });

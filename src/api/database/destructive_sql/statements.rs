@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use pg_query::protobuf::AlterTableType;
+use pg_query::protobuf::{AlterTableType, OnConflictAction};
 
-use super::{SyntaxNode, conditions::limits_rows, functions};
+use super::{SyntaxNode, conditions::UpdatedTable, functions};
 
 /// Types of statements that add, read, or change nothing.
 const HARMLESS: &[&str] = &[
@@ -51,12 +51,11 @@ const HARMLESS_CHANGES: &[AlterTableType] = &[
     AlterTableType::AtValidateConstraint,
 ];
 
-/// Settings of a session that change no meaning of SQL and no rights. `search_path` and `role` are
-/// not among them.
+/// Settings of a session that change no meaning of SQL and no rights. `search_path`, `role` and
+/// `standard_conforming_strings` are not among them.
 const HARMLESS_SETTINGS: &[&str] = &[
     "application_name",
     "check_function_bodies",
-    "client_encoding",
     "client_min_messages",
     "datestyle",
     "default_table_access_method",
@@ -66,7 +65,6 @@ const HARMLESS_SETTINGS: &[&str] = &[
     "lock_timeout",
     "maintenance_work_mem",
     "row_security",
-    "standard_conforming_strings",
     "statement_timeout",
     "timezone",
     "transaction_timeout",
@@ -104,7 +102,7 @@ const COMMANDS: &[(&str, &str)] = &[
 pub(super) fn effect_of_statement(statement: SyntaxNode<'_>) -> Option<Cow<'static, str>> {
     let is_harmless = match statement.kind {
         "DeleteStmt" | "UpdateStmt" => return effect_of_rows(statement),
-        "InsertStmt" => return effect_on_system_table(statement),
+        "InsertStmt" => return effect_of_insert(statement),
         "AlterTableStmt" => return effect_of_alter_table(statement),
         "CreateFunctionStmt" => return effect_of_create_function(statement),
         "AlterEnumStmt" => statement.text("old_val").is_empty(),
@@ -134,12 +132,26 @@ fn command(kind: &str) -> String {
 }
 
 fn effect_of_rows(statement: SyntaxNode<'_>) -> Option<Cow<'static, str>> {
-    let has_limit = statement.child("where_clause").is_some_and(limits_rows);
-    if has_limit {
+    let target = UpdatedTable::of(statement);
+    let condition = statement.child("where_clause");
+    if condition.is_some_and(|condition| target.limits_rows(condition)) {
         return effect_on_system_table(statement);
     }
     let command = command(statement.kind);
     Some(format!("runs {command} without a condition of the form \"column = value\"").into())
+}
+
+/// An update of rows that exist already is limited by a list of new rows, and not by a query.
+fn effect_of_insert(statement: SyntaxNode<'_>) -> Option<Cow<'static, str>> {
+    let conflict = statement.fields.get("on_conflict_clause");
+    let action = conflict.and_then(|conflict| conflict.get("action")?.as_i64());
+    let updates = action == Some(OnConflictAction::OnconflictUpdate as i64);
+    let rows = statement.child("select_stmt");
+    let has_list = rows.is_some_and(|rows| rows.children("values_lists").next().is_some());
+    if updates && !has_list {
+        return Some("runs INSERT … ON CONFLICT DO UPDATE with the rows of a query".into());
+    }
+    effect_on_system_table(statement)
 }
 
 fn effect_on_system_table(statement: SyntaxNode<'_>) -> Option<Cow<'static, str>> {

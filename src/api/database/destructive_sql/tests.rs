@@ -18,6 +18,9 @@ fn harmless_statements_have_no_effect() {
         "with recent as (select * from users limit 5) select jsonb_agg(r) from recent r",
         "insert into users (email) values ('a') on conflict (email) do update set email = 'b'",
         "insert into notes select * from old_notes returning id",
+        "insert into notes select * from old_notes on conflict do nothing",
+        "update users u set x = n.x from notes n where n.owner = u.id and u.id = 5",
+        "delete from users using notes where notes.owner = users.id and users.id in (1, 2)",
         "delete from users where id = 5",
         "delete from users where 5 = id and name is not null",
         "delete from users where id in (1, 2, 3)",
@@ -123,6 +126,16 @@ fn destructive_statements_have_their_effect() {
         ),
         ("set role postgres", "runs SET"),
         ("set search_path = evil, public", "runs SET"),
+        ("set standard_conforming_strings = off", "runs SET"),
+        ("set client_encoding = 'SJIS'", "runs SET"),
+        (
+            "insert into t select id, 0 from t on conflict (id) do update set x = 0",
+            "runs INSERT … ON CONFLICT DO UPDATE with the rows of a query",
+        ),
+        (
+            "insert into t values (1) union select id from t on conflict (id) do update set x = 0",
+            "runs INSERT … ON CONFLICT DO UPDATE with the rows of a query",
+        ),
         ("reset all", "runs SET"),
         ("reassign owned by a to b", "runs REASSIGN OWNED"),
         ("load 'evil'", "runs LOAD"),
@@ -224,6 +237,23 @@ fn conditions_that_hold_for_all_rows_do_not_limit() {
             let sql = format!("{statement} {condition}");
             assert_ne!(effect(&sql), "", "{sql}");
         }
+    }
+}
+
+#[test]
+fn conditions_on_other_tables_do_not_limit() {
+    for sql in [
+        "update users u set x = 1 from notes n where n.id = 5",
+        "update users set x = 1 from notes where id = 5",
+        "update users set x = 1 from (values (5)) v(id) where v.id = 5",
+        "delete from users using notes where notes.id = 5",
+        "delete from users using notes where id = 5",
+        "delete from users u using users where users.id = 5",
+        "with n as (select 5 as id) update users set x = 1 from n where n.id = 5",
+        "delete from users where tableoid = 'users'::regclass",
+        "delete from users where users.xmin = '1'::xid",
+    ] {
+        assert_ne!(effect(sql), "", "{sql}");
     }
 }
 
