@@ -11,12 +11,15 @@ use chrono::{DateTime, TimeDelta, Utc};
 use gantry_base::clock::Entropy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 pub use rows::{ApprovalDecision, decide, find, is_protected, list, request, take};
 
 use super::{
     access::{Project, User},
+    audit::record,
+    error::Error,
     idempotency::RequestDigest,
     sealing::SealingKey,
 };
@@ -29,6 +32,8 @@ pub const USE_LIFE: TimeDelta = TimeDelta::minutes(15);
 pub const PENDING_MAX: i64 = 100;
 /// Longest begin of a body that the page of the approval shows, in bytes.
 const BODY_BYTES_MAX: usize = 64 << 10;
+/// Longest body in which secret fields are replaced, in bytes. Longer ones are SQL.
+const REDACTED_BYTES_MAX: usize = 1 << 20;
 /// Age at which a request is deleted.
 const KEPT: TimeDelta = TimeDelta::days(90);
 
@@ -156,17 +161,28 @@ fn seal_body(
     entropy: &Entropy,
     id: Uuid,
     body: &[u8],
-) -> Result<Option<Vec<u8>>, super::error::Error> {
+) -> Result<Option<Vec<u8>>, Error> {
     if body.is_empty() {
         return Ok(None);
     }
+    sealing
+        .seal(entropy, &place(id), &shown_body(body).into())
+        .map(Some)
+}
+
+/// Returns the begin of a body as text, with the values of secret fields replaced.
+fn shown_body(body: &[u8]) -> String {
+    let parsed: Option<Value> = (body.len() <= REDACTED_BYTES_MAX)
+        .then(|| serde_json::from_slice(body).ok())
+        .flatten();
+    let redacted = parsed.map(|value| record::redacted(value).to_string());
+    let body = redacted.as_ref().map_or(body, |text| text.as_bytes());
     let begin = &body[..body.len().min(BODY_BYTES_MAX)];
-    let mut text = String::from_utf8_lossy(begin).replace('\0', "\u{fffd}");
-    if body.len() > begin.len() {
-        let left = body.len() - begin.len();
-        text = format!("{text}\n… and {left} more bytes");
+    let text = String::from_utf8_lossy(begin).replace('\0', "\u{fffd}");
+    match body.len() - begin.len() {
+        0 => text,
+        left => format!("{text}\n… and {left} more bytes"),
     }
-    sealing.seal(entropy, &place(id), &text.into()).map(Some)
 }
 
 /// The context in which the body of a request is sealed.
@@ -240,6 +256,15 @@ mod tests {
         let text = secrecy::ExposeSecret::expose_secret(&opened).to_owned();
         assert!(text.ends_with("x\n… and 5 more bytes"));
         assert!(sealing.open(&place(Uuid::nil()), &sealed).is_err());
+    }
+
+    #[test]
+    fn secret_fields_of_a_body_are_not_shown() {
+        let shown = shown_body(br#"{"password": "horse", "query": "select 'horse'"}"#);
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!(shown["password"], "[redacted]");
+        assert_eq!(shown["query"], "select 'horse'");
+        assert_eq!(shown_body(b"not json\0"), "not json\u{fffd}");
     }
 
     #[test]

@@ -394,7 +394,7 @@ impl Recorder {
 }
 
 /// Returns the value with the values of secret fields replaced.
-fn redacted(value: Value) -> Value {
+pub(crate) fn redacted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let secret = |name: &str| {

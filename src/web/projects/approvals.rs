@@ -89,6 +89,8 @@ struct ApprovalPage {
     project: ProjectResponse,
     can_decide: PermissionCheck,
     details: ApprovalDetails,
+    /// The SQL in the body, if it has any.
+    sql: Option<String>,
     requested: Timestamp,
     expires: Timestamp,
     usable: Option<Timestamp>,
@@ -171,6 +173,7 @@ async fn load(
         layout: visitor.layout().at_path(&page_path),
         project,
         can_decide,
+        sql: details.request_body.as_deref().and_then(sql_of),
         requested: Timestamp::new(approval.requested_at, now),
         expires: Timestamp::new(approval.expires_at, now),
         usable: approval
@@ -181,6 +184,12 @@ async fn load(
         problem,
         details,
     })
+}
+
+/// Returns the SQL in the body of a query or a migration.
+fn sql_of(body: &str) -> Option<String> {
+    let body: Value = serde_json::from_str(body).ok()?;
+    body["query"].as_str().map(str::to_owned)
 }
 
 async fn show(

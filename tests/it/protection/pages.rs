@@ -47,17 +47,32 @@ async fn pausing_on_the_page_leads_to_the_approval() {
 }
 
 #[tokio::test]
+async fn password_in_a_request_is_not_shown() {
+    let protected = Protected::stub().await;
+    let app = &protected.app;
+    let call = app.patch(&protected.path("/database/password"));
+    let body = r#"{"password": "another horse battery staple"}"#;
+    let id = protected
+        .refused(call.as_(&app.administrator).body(body))
+        .await;
+    let mut browser = olga(app).await;
+    let page = browser.get(&protected.page(&id)).await.expect(200);
+    page.says("[redacted]").hides("battery staple");
+}
+
+#[tokio::test]
 async fn body_of_a_request_is_shown_as_text_and_stored_sealed() {
     let protected = Protected::stub().await;
     let app = &protected.app;
-    let body = r#"{"query": "drop table \"<script>alert(1)</script>\" -- secret-of-the-body"}"#;
+    let body = r#"{"query": "drop table \"<script>alert(1)</script>\" -- secret-of-the-body\n;"}"#;
     let call = app.post(&protected.path("/database/query"));
     let id = protected
         .refused(call.as_(&app.administrator).body(body))
         .await;
     let mut browser = olga(app).await;
     let page = browser.get(&protected.page(&id)).await.expect(200);
-    page.says("secret-of-the-body").hides("<script>alert");
+    page.says("-- secret-of-the-body\n;</pre>")
+        .hides("<script>alert");
     let sql = "select position('secret' in encode(body, 'escape')) from approvals";
     let rows = app.app.db.query(sql, &[]).await.unwrap();
     assert_eq!(rows[0].get::<_, i32>(0), 0);
