@@ -9,7 +9,7 @@ use deadpool_postgres::{PoolError, TimeoutType};
 pub use codes::{CODES, ErrorCode};
 
 use crate::platform::{
-    approvals::RequiredApproval,
+    approvals::required::RequiredApproval,
     db::{self, QueryError},
 };
 

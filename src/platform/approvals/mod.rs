@@ -3,6 +3,7 @@
 //! Such a request is refused and stored. After a person has approved it on the account pages, the
 //! same request of the same user runs once.
 
+pub mod required;
 mod rows;
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+pub use required::{RequiredApproval, USE_LIFE};
 pub use rows::{ApprovalDecision, decide, find, is_protected, list, request, take};
 
 use super::{
@@ -26,8 +28,6 @@ use super::{
 
 /// Time in which a request can be approved.
 pub const REQUEST_LIFE: TimeDelta = TimeDelta::hours(24);
-/// Time in which an approved request can run.
-pub const USE_LIFE: TimeDelta = TimeDelta::minutes(15);
 /// Largest number of undecided requests of a project.
 pub const PENDING_MAX: i64 = 100;
 /// Longest begin of a body that the page of the approval shows, in bytes.
@@ -126,33 +126,6 @@ pub struct DestructiveRequest<'a> {
     pub digest: RequestDigest,
     /// The body.
     pub body: &'a [u8],
-}
-
-/// The approval that a refused request waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequiredApproval {
-    /// Id of the approval.
-    pub id: Uuid,
-    /// The effect of the request. Completes "this request …".
-    pub reason: Cow<'static, str>,
-    /// Path of the page on which it is decided.
-    pub page: String,
-    /// URL of the page; only its path if the server has no public URL.
-    pub url: String,
-    /// End of the time to decide.
-    pub expires_at: DateTime<Utc>,
-}
-
-impl RequiredApproval {
-    /// Returns the message for the caller.
-    pub fn message(&self) -> String {
-        let Self { reason, url, .. } = self;
-        let minutes = USE_LIFE.num_minutes();
-        format!(
-            "This project is protected, and this request {reason}. Have it approved at {url}, then send the same \
-             request again within {minutes} minutes"
-        )
-    }
 }
 
 /// Seals the begin of a body, as text. Returns `None` for an empty one.
@@ -265,21 +238,5 @@ mod tests {
         assert_eq!(shown["password"], "[redacted]");
         assert_eq!(shown["query"], "select 'horse'");
         assert_eq!(shown_body(b"not json\0"), "not json\u{fffd}");
-    }
-
-    #[test]
-    fn message_names_effect_and_page() {
-        let required = RequiredApproval {
-            id: Uuid::nil(),
-            reason: "deletes the project".into(),
-            page: "/projects/x/approvals/1".to_owned(),
-            url: "https://api.example.com/projects/x/approvals/1".to_owned(),
-            expires_at: DateTime::UNIX_EPOCH,
-        };
-        assert_eq!(
-            required.message(),
-            "This project is protected, and this request deletes the project. Have it approved at \
-             https://api.example.com/projects/x/approvals/1, then send the same request again within 15 minutes"
-        );
     }
 }
