@@ -395,6 +395,33 @@ async fn approvals_are_events_and_entries_of_the_audit_log() {
 }
 
 #[tokio::test]
+async fn project_with_branches_can_be_protected_and_its_branch_cannot() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    let path = format!("/v1/projects/{project}/branches");
+    let made = app.post(&path).as_(&app.owner);
+    let made = made.json(&json!({"branch_name": "develop"})).send().await;
+    let made = made.expect(201).json();
+    let protected = Protected::of(app, project).await;
+    let app = &protected.app;
+    let branch = made["project_ref"].as_str().unwrap();
+    let path = format!("/v1/projects/{branch}/protection");
+    let protect = app.request("PUT", &path).as_(&app.owner);
+    let protect = protect.json(&json!({"protected": true})).send().await;
+    let message = protect.expect(400).message();
+    assert!(
+        message.contains("A branch cannot be protected"),
+        "{message}"
+    );
+    // The deletion of all branches is one of the project, and that of a branch is not.
+    let all = app.delete(&protected.path("/branches")).as_(&app.owner);
+    protected.refused(all).await;
+    let path = format!("/v1/branches/{branch}");
+    let one = app.delete(&path).as_(&app.owner).send().await;
+    assert_ne!(one.status, 403, "{one:?}");
+}
+
+#[tokio::test]
 async fn logins_that_write_and_passwords_need_an_approval() {
     let protected = Protected::stub().await;
     let app = &protected.app;

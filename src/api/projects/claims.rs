@@ -78,7 +78,9 @@ static CREATE: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]),
     limit: &STANDARD,
-    handler: || mount(create),
+    handler: || {
+        mount(create).destructive("creates a token that moves the project to another organization")
+    },
 };
 
 async fn create(

@@ -53,7 +53,8 @@ async fn is_branch(
     transaction: &tokio_postgres::Transaction<'_>,
     project: ProjectId,
 ) -> Result<bool, Error> {
-    let sql = "select 1 from branches where project_id = $1";
+    // The default branch is the project itself.
+    let sql = "select 1 from branches where project_id = $1 and not is_default";
     let row = transaction
         .query_opt(sql, &[&project.0])
         .await

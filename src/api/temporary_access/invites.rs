@@ -37,9 +37,11 @@ pub(super) static INVITE: Endpoint = Endpoint {
     access: pat_only(&[&[P::DatabaseJitWrite]]),
     limit: &STANDARD,
     handler: || {
-        mount(invite).sample(
-            r#"{"email": "ada@example.com", "roles": [{"role": "supabase_read_only_user"}]}"#,
-        )
+        mount(invite)
+            .destructive("invites a person to the database")
+            .sample(
+                r#"{"email": "ada@example.com", "roles": [{"role": "supabase_read_only_user"}]}"#,
+            )
     },
 };
 

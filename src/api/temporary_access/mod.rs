@@ -367,7 +367,9 @@ static SET: Endpoint = Endpoint {
     access: pat_only(&[&[P::DatabaseJitWrite]]),
     limit: &STANDARD,
     handler: || {
-        mount(set).sample(r#"{"user_id": "00000000-0000-0000-0000-000000000000", "roles": [{"role": "supabase_read_only_user"}]}"#)
+        mount(set)
+            .destructive("gives a member a login of the database")
+            .sample(r#"{"user_id": "00000000-0000-0000-0000-000000000000", "roles": [{"role": "supabase_read_only_user"}]}"#)
     },
 };
 
